@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a backend offers the engine. A backend decides nothing: it runs the launches of a plan. */
+#ifndef PZ_BACKEND_H
+#define PZ_BACKEND_H
+
+#include "ir/host_weight.h"
+#include "plan/plan.h"
+
+typedef struct pz_backend pz_backend;
+
+typedef struct pz_backend_options {
+    int threads;     /* 0: online processors */
+    const char *isa; /* a word of knob ISA */
+} pz_backend_options;
+
+/* The paged latent cache. Entry of token t of page p in layer l: data + l * layer_stride + (p * page_tokens + t) *
+ * entry * element size. */
+typedef struct pz_cache {
+    unsigned char *data;
+    pz_dtype dt; /* BF16 or F32 */
+    int page_tokens, entry /* latent + rope */, n_pages;
+    int64_t layer_stride;       /* bytes */
+    const int32_t *block_table; /* [sequence][table_stride]: pages of the sequence in order */
+    int table_stride;
+} pz_cache;
+
+typedef struct pz_run_args {
+    unsigned char *arena; /* plan->arena_bytes, 64-byte aligned; the inputs' places are already written */
+    const pz_cache *cache;
+    int64_t *launch_ns; /* [launches]: time of each is added; NULL: not timed */
+} pz_run_args;
+
+typedef struct pz_backend_api {
+    const char *name;
+    pz_status (*open)(const pz_backend_options *opts, pz_backend **out, pz_error *err);
+    void (*close)(pz_backend *b);
+    void (*device)(const pz_backend *b, pz_device *out); /* for plans */
+    const char *(*isa)(const pz_backend *b);
+    /* Brings a weight into the form its kernels read (one copy) and computes w_norm for GEMM weights. `use` is an op
+     * that reads it. The host's memory is not needed afterwards, except for EMBED tables, which are read in place. */
+    pz_status (*load)(pz_backend *b, const pz_weight *w, pz_op use, const pz_host_weight *host, pz_error *err);
+    int64_t (*weight_bytes)(const pz_backend *b);
+    /* Padded rows carry seq -1, pos 0, token 0: kernels give them finite results and touch no cache for them. */
+    pz_status (*run)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err);
+} pz_backend_api;
+
+const pz_backend_api *pz_backend_cpu(void);
+
+#endif

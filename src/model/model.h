@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a Hugging Face directory to a graph and the weights it names. */
+#ifndef PZ_MODEL_H
+#define PZ_MODEL_H
+
+#include "ir/host_weight.h"
+
+typedef enum pz_scoring { PZ_SCORING_SIGMOID, PZ_SCORING_SOFTMAX } pz_scoring;
+/* Weight quantization of the routed experts / of the linear layers. */
+typedef enum pz_quant { PZ_QUANT_NONE, PZ_QUANT_MXFP4, PZ_QUANT_FP8 } pz_quant;
+
+typedef struct pz_hf_config {
+    char model_type[32];
+    int64_t vocab, hidden, layers, heads, intermediate, moe_intermediate;
+    int64_t q_lora /* 0: absent */, kv_lora, nope, rope, v;
+    int64_t experts /* 0: all dense */, shared_experts, top_k, n_group, topk_group, first_dense, moe_freq;
+    int group_top; /* experts whose scores make a group's score: 2 (V3, noaux_tc) or 1 (V2, group_limited_greedy) */
+    pz_scoring scoring;
+    bool norm_topk, correction_bias, tied, rope_interleave;
+    double routed_scale, eps;
+    int64_t max_positions;
+    /* rope */
+    double rope_theta;
+    bool yarn;
+    double yarn_factor, yarn_beta_fast, yarn_beta_slow, yarn_mscale, yarn_mscale_all_dim;
+    int64_t yarn_original;
+    double rope_linear; /* linear scaling factor, 1 */
+    int64_t bos, eos;   /* -1 */
+    pz_quant expert_quant, linear_quant;
+    bool packed_names; /* compressed-tensors: weight_packed */
+    char prefix[32];   /* "" or "language_model." as the configuration suggests; the loader accepts both */
+} pz_hf_config;
+
+/* Reads dir/config.json. E_UNSUPPORTED for another architecture or quantization, naming it and what is supported;
+ * E_FORMAT for missing or impossible values. */
+pz_status pz_hf_config_load(const char *dir, pz_hf_config *out, pz_error *err);
+pz_status pz_hf_config_parse(const char *text, size_t size, const char *where, pz_hf_config *out, pz_error *err);
+
+/* YaRN (Peng et al. 2023, as in transformers): inverse frequencies [rope / 2], the factor on cos and sin, and the
+ * softmax scale. */
+void pz_rope_frequencies(const pz_hf_config *c, float *inv_freq);
+double pz_rope_cos_scale(const pz_hf_config *c);
+double pz_softmax_scale(const pz_hf_config *c);
+
+/* Entry @decode(%ids: i32[m], %pos: i32[m], %seq: i32[m]) -> logits [m, vocab / tp]; rank 0 of opts->tp. */
+pz_status pz_model_graph(const pz_hf_config *c, const pz_model_graph_options *opts, pz_graph **out, pz_error *err);
+
+/* ---- checkpoint ---- */
+typedef struct pz_tensor {
+    const char *name;
+    const char *dtype; /* as the file says: "BF16", "F32", "U8", ... */
+    int rank;
+    int64_t shape[8];
+    const unsigned char *data;
+    size_t bytes;
+} pz_tensor;
+typedef struct pz_checkpoint pz_checkpoint;
+/* model.safetensors, or model.safetensors.index.json and its shards; memory-mapped. Every header is checked: lengths,
+ * offsets, overlaps, gaps, duplicates, overflow, dtype against size. */
+pz_status pz_checkpoint_open(const char *dir, pz_checkpoint **out, pz_error *err);
+void pz_checkpoint_close(pz_checkpoint *c);
+const pz_tensor *pz_checkpoint_find(const pz_checkpoint *c, const char *name); /* NULL if absent */
+int pz_checkpoint_count(const pz_checkpoint *c);
+const pz_tensor *pz_checkpoint_at(const pz_checkpoint *c, int i);
+/* One file's header, for fuzzing and tests: `data` is the whole file. */
+pz_status pz_safetensors_parse(const unsigned char *data, size_t size, const char *where, pz_checkpoint **out,
+                               pz_error *err);
+
+/* Finds the tensors behind one graph weight (names with and without "language_model.", quark and compressed-tensors
+ * MXFP4) and checks shape and dtype. E_NOTFOUND names the tensor, E_TYPE says what shape or dtype it has and should
+ * have. Free with pz_host_weight_free. */
+pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_host_weight *out,
+                         pz_error *err);
+void pz_host_weight_free(pz_host_weight *w);
+
+#endif

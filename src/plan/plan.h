@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plan, gate and proof. A plan is the flat launch list of one bucket: every decision is in it, and whoever runs it
+ * reads it there. */
+#ifndef PZ_PLAN_H
+#define PZ_PLAN_H
+
+#include "ir/ir.h"
+
+/* ---- device model ---- */
+typedef struct pz_device {
+    const char *name;
+    int units, tile_n, min_k;
+    double fill, handshake, norm_base, norm_row, ar_base, ar_row; /* devices.def */
+} pz_device;
+/* units 0: the table's number (1 if that is 0 too). E_NOTFOUND lists the devices. */
+pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);
+
+/* Zero-init strategies: text, and whether the kernel adds into its output (so that prezero can serve it). */
+#define PZ_STRATEGY_TABLE(X)    \
+    X(NONE, "none", false)      \
+    X(PREZERO, "prezero", true) \
+    X(SELF, "self", true)       \
+    X(MEMSET, "memset", true)   \
+    X(REDUCE, "reduce", false)  \
+    X(TICKET, "ticket", false)
+typedef enum pz_strategy {
+#define PZ_STRATEGY_ENUM(id, text, adds) PZ_ZERO_##id,
+    PZ_STRATEGY_TABLE(PZ_STRATEGY_ENUM)
+#undef PZ_STRATEGY_ENUM
+} pz_strategy;
+const char *pz_strategy_text(pz_strategy s);
+bool pz_strategy_adds(pz_strategy s);
+bool pz_strategy_from_text(const char *s, pz_strategy *out);
+
+/* How a GEMM is launched. Depends on (n, k, weight dtype) alone, never on the rows or the number of threads, so that
+ * the bits of a row never depend on them either. split 1: not split. Split s covers k in [pz_split_begin(k, split, s),
+ * pz_split_begin(k, split, s + 1)). */
+typedef struct pz_gemm_config {
+    int tile_n, split;
+} pz_gemm_config;
+pz_gemm_config pz_gemm_configure(const pz_device *dev, int64_t n, int64_t k, pz_dtype weight);
+/* Multiples of 32 (an mxfp4 block), the last split takes the rest. */
+int64_t pz_split_begin(int64_t k, int split, int s);
+
+/* ---- gate ---- */
+#define PZ_GATE_TABLE(X)                                                                         \
+    X(FREE, "free")     /* the fill ends within the donor's own time, on units it leaves idle */ \
+    X(PAYS, "pays")     /* it lengthens the donor, by less than the zeroing it replaces */       \
+    X(CLOSED, "closed") /* it would cost more than it saves */
+typedef enum pz_gate_verdict {
+#define PZ_GATE_ENUM(id, text) PZ_GATE_##id,
+    PZ_GATE_TABLE(PZ_GATE_ENUM)
+#undef PZ_GATE_ENUM
+} pz_gate_verdict;
+const char *pz_gate_text(pz_gate_verdict v);
+
+typedef enum pz_gate_mode {
+    PZ_GATE_AUTO,
+    PZ_GATE_STRICT,
+    PZ_GATE_OPEN,
+    PZ_GATE_SHUT
+} pz_gate_mode; /* order of knob GATE's words */
+
+typedef struct pz_gate_result {
+    int idle_units;     /* units without a row of the donor, in its last wave */
+    double donor_us;    /* the donor without rider */
+    double fill_us;     /* the fill on the idle units; on all units after the rows if none is idle */
+    double added_us;    /* how much longer the donor takes with the rider */
+    double replaced_us; /* what zeroing inside the GEMMs would take */
+    pz_gate_verdict verdict;
+} pz_gate_result;
+/* bytes and slices of the level asked about; collective: the donor is the fused all-reduce. */
+pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices);
+
+/* ---- plan ---- */
+/* Storage of one value (or of x_norm, of a buffer, of a workspace). Offsets are bytes in the plan's arena. */
+typedef struct pz_place {
+    const char *name;   /* "%x", "mla_attention.0/%q", "%x.norm", "gemm 12 workspace" */
+    pz_type type;       /* with m still symbolic */
+    const pz_value *ir; /* NULL for norms and workspaces */
+    int root;           /* place whose memory this is a view of; itself otherwise */
+    int64_t offset, bytes;
+    int64_t col, ld; /* first column in the root's row, columns of that row */
+    int norm;        /* place of this value's x_norm (f32 [m]), -1 */
+    int first, last; /* launches between which the memory is this value's; -1 / n_launches: input / output */
+    /* FIXED only: the value is acc * 2^-30 * x_norm[m] * w_norm[scale_col + n] */
+    int scale_norm; /* place of the x_norm of the GEMM's x */
+    const pz_weight *scale_weight;
+    int64_t scale_col;
+} pz_place;
+
+typedef struct pz_operand {
+    int place;               /* -1: absent or a weight */
+    const pz_weight *weight; /* NULL: not a weight */
+} pz_operand;
+
+enum { PZ_MAX_OPERANDS = 8, PZ_MAX_RESULTS = 3 };
+
+typedef struct pz_launch {
+    const pz_node *node;
+    pz_op op;
+    const char *role;               /* what profiles and plans call it: "gemm qkv_a", "router" */
+    int layer;                      /* from the names of its weights or its layer attribute; -1 */
+    pz_operand in[PZ_MAX_OPERANDS]; /* by the op's operand index; buffers and views do not appear as operands */
+    int out[PZ_MAX_RESULTS];        /* places by the op's result index; -1 */
+    pz_gemm_config gemm;
+    pz_accum accum;
+    pz_strategy strategy; /* GEMM: how its output starts at zero */
+    int slice;            /* GEMM: index into slices if it may skip its zeroing, else -1 */
+    int fill;             /* donor: index into fills, -1 */
+    int workspace;        /* place, -1 */
+    bool waits;           /* reads or overwrites what an earlier launch wrote or reads: griddepcontrol.wait first */
+    bool trigger_late;    /* carries a rider: lets dependents start only after its stores */
+} pz_launch;
+
+/* One consumer's slice of a donor's buffer. */
+typedef struct pz_slice {
+    const char *name;
+    int fill, consumer;    /* index into fills; launch */
+    int64_t offset, bytes; /* in the arena; bytes is a multiple of 64; valid if filled */
+    bool active;           /* its GEMM adds in this bucket */
+    bool filled;           /* within the level: the donor writes the zeros, the GEMM skips them */
+} pz_slice;
+
+typedef struct pz_fill {
+    int donor;                                  /* launch */
+    int place;                                  /* the buffer's place, -1 at level 0 */
+    int64_t offset, bytes;                      /* what the donor zeroes */
+    int first_slice, n_slices, n_active, level; /* level: how many active slices are filled */
+    PZ_VEC(pz_gate_result) gates;               /* of level 1..n_active */
+} pz_fill;
+
+typedef struct pz_plan {
+    pz_arena arena;
+    const pz_graph *graph; /* borrowed, must outlive the plan */
+    pz_device device;
+    int m;
+    bool prefill;
+    pz_gate_mode gate_mode;
+    int64_t arena_bytes, fill_bytes;
+    PZ_VEC(pz_place) places;
+    PZ_VEC(pz_launch) launches;
+    PZ_VEC(pz_slice) slices;
+    PZ_VEC(pz_fill) fills;
+    PZ_VEC(int) inputs;  /* places of the entry's parameters */
+    PZ_VEC(int) outputs; /* places of its returns */
+    int proven;          /* obligations shown by the checker */
+} pz_plan;
+
+typedef struct pz_plan_options {
+    pz_device device;
+    int m;        /* rows */
+    bool prefill; /* or above the largest bucket: no rider, no buffer */
+    pz_gate_mode gate;
+    pz_strategy strategy; /* of split GEMMs that are not prezeroed: SELF, REDUCE, NONE (NONE: not split at all) */
+} pz_plan_options;
+
+/* Plans and proves; E_PROOF would be a bug of the planner and is never ignored. */
+pz_status pz_plan_create(const pz_graph *g, const pz_plan_options *opts, pz_plan **out, pz_error *err);
+void pz_plan_free(pz_plan *p);
+
+/* The checker: shares no code with the planner. Shows, for every GEMM that skips its zeroing, a fill that covers
+ * exactly its bytes, ordered before it, with no other access to them between; for every fill, that each of its bytes is
+ * a consumer's; for all places, that what is read was written and not overwritten since. Sets p->proven. E_PROOF says
+ * which obligation failed, with launch numbers. */
+pz_status pz_plan_prove(pz_plan *p, pz_error *err);
+
+/* Byte ranges a launch touches, for the checker and for debug modes. */
+typedef enum pz_access_kind { PZ_READ, PZ_WRITE, PZ_FILL, PZ_ACCUMULATE } pz_access_kind;
+typedef struct pz_access {
+    pz_access_kind kind;
+    int64_t offset, bytes;
+    int place;
+} pz_access;
+enum { PZ_MAX_ACCESSES = 32 };
+int pz_launch_accesses(const pz_plan *p, int launch, pz_access out[PZ_MAX_ACCESSES]);
+
+pz_status pz_plan_text(const pz_plan *p, char **out, pz_error *err);
+
+#endif
