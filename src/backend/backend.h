@@ -42,6 +42,10 @@ typedef struct pz_backend_api {
     int64_t (*weight_bytes)(const pz_backend *b);
     /* Padded rows carry seq -1, pos 0, token 0: kernels give them finite results and touch no cache for them. */
     pz_status (*run)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err);
+    /* After run: rows[i] of an activation's place (views and FIXED accumulators included) as f32 into dst[i][columns].
+     * This is how the engine reads the logits. */
+    pz_status (*read)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows, int n,
+                      float *dst, pz_error *err);
 } pz_backend_api;
 
 const pz_backend_api *pz_backend_cpu(void);
