@@ -5,11 +5,12 @@
 #define PZ_PLAN_H
 
 #include "ir/ir.h"
+#include "prezero/kernels.h"
 
 /* ---- device model ---- */
 typedef struct pz_device {
     const char *name;
-    int units, tile_n, min_k;
+    int units, gemm_units, tile_n, min_k;
     double fill, handshake, norm_base, norm_row, ar_base, ar_row; /* devices.def */
 } pz_device;
 /* units 0: the table's number (1 if that is 0 too). E_NOTFOUND lists the devices. */
@@ -43,17 +44,7 @@ pz_gemm_config pz_gemm_configure(const pz_device *dev, int64_t n, int64_t k, pz_
 int64_t pz_split_begin(int64_t k, int split, int s);
 
 /* ---- gate ---- */
-#define PZ_GATE_TABLE(X)                                                                         \
-    X(FREE, "free")     /* the fill ends within the donor's own time, on units it leaves idle */ \
-    X(PAYS, "pays")     /* it lengthens the donor, by less than the zeroing it replaces */       \
-    X(CLOSED, "closed") /* it would cost more than it saves */
-typedef enum pz_gate_verdict {
-#define PZ_GATE_ENUM(id, text) PZ_GATE_##id,
-    PZ_GATE_TABLE(PZ_GATE_ENUM)
-#undef PZ_GATE_ENUM
-} pz_gate_verdict;
-const char *pz_gate_text(pz_gate_verdict v);
-
+/* Verdicts, their texts and the numbers are public: prezero/kernels.h. */
 typedef enum pz_gate_mode {
     PZ_GATE_AUTO,
     PZ_GATE_STRICT,
@@ -61,26 +52,26 @@ typedef enum pz_gate_mode {
     PZ_GATE_SHUT
 } pz_gate_mode; /* order of knob GATE's words */
 
-typedef struct pz_gate_result {
-    int idle_units;     /* units without a row of the donor, in its last wave */
-    double donor_us;    /* the donor without rider */
-    double fill_us;     /* the fill on the idle units; on all units after the rows if none is idle */
-    double added_us;    /* how much longer the donor takes with the rider */
-    double replaced_us; /* what zeroing inside the GEMMs would take */
-    pz_gate_verdict verdict;
-} pz_gate_result;
-/* bytes and slices of the level asked about; collective: the donor is the fused all-reduce. */
+/* bytes and slices of the level asked about; collective: the donor is the fused all-reduce.
+ *
+ * A donor of m rows runs in ceil(m / units) waves, and only its last wave leaves units idle. Hiding the fill there adds
+ * what exceeds that wave's share of the donor's time; doing it on all units after the rows adds all of it. The smaller
+ * of the two is taken (without idle units the second). FREE: nothing is added. PAYS: less than what is replaced, a
+ * handshake a slice and the same fill on all units. */
 pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices);
 
 /* ---- plan ---- */
-/* Storage of one value (or of x_norm, of a buffer, of a workspace). Offsets are bytes in the plan's arena. */
+/* Storage of one value (or of x_norm, of a buffer, of a workspace). Offsets are bytes in the plan's arena, multiples of
+ * 64. Element (r, c) lies at offset + (r * ld + col + c) * element size, for views too: a slice of %x has the offset,
+ * bytes and ld of %x and says with col where it begins; a GEMM output in a buffer has the offset of its slice, col 0
+ * and its own ld. */
 typedef struct pz_place {
     const char *name;   /* "%x", "mla_attention.0/%q", "%x.norm", "gemm 12 workspace" */
     pz_type type;       /* with m still symbolic */
     const pz_value *ir; /* NULL for norms and workspaces */
     int root;           /* place whose memory this is a view of; itself otherwise */
     int64_t offset, bytes;
-    int64_t col, ld; /* first column in the root's row, columns of that row */
+    int64_t col, ld; /* first column, columns of one stored row */
     int norm;        /* place of this value's x_norm (f32 [m]), -1 */
     int first, last; /* launches between which the memory is this value's; -1 / n_launches: input / output */
     /* FIXED only: the value is acc * 2^-30 * x_norm[m] * w_norm[scale_col + n] */
@@ -100,14 +91,14 @@ typedef struct pz_launch {
     const pz_node *node;
     pz_op op;
     const char *role;               /* what profiles and plans call it: "gemm qkv_a", "router" */
-    int layer;                      /* from the names of its weights or its layer attribute; -1 */
-    pz_operand in[PZ_MAX_OPERANDS]; /* by the op's operand index; buffers and views do not appear as operands */
+    int layer;                      /* from its weights' names or its layer attribute, else that of the launch before */
+    pz_operand in[PZ_MAX_OPERANDS]; /* by the op's operand index; buffers do not appear as operands */
     int out[PZ_MAX_RESULTS];        /* places by the op's result index; -1 */
     pz_gemm_config gemm;
     pz_accum accum;
     pz_strategy strategy; /* GEMM: how its output starts at zero */
-    int slice;            /* GEMM: index into slices if it may skip its zeroing, else -1 */
-    int fill;             /* donor: index into fills, -1 */
+    int slice;            /* GEMM with PREZERO: index into slices, else -1 */
+    int fill;             /* donor: index into fills (its bytes are 0 at level 0), -1 */
     int workspace;        /* place, -1 */
     bool waits;           /* reads or overwrites what an earlier launch wrote or reads: griddepcontrol.wait first */
     bool trigger_late;    /* carries a rider: lets dependents start only after its stores */
@@ -116,7 +107,7 @@ typedef struct pz_launch {
 /* One consumer's slice of a donor's buffer. */
 typedef struct pz_slice {
     const char *name;
-    int fill, consumer;    /* index into fills; launch */
+    int fill, consumer;    /* index into fills; launch, -1: nobody takes it */
     int64_t offset, bytes; /* in the arena; bytes is a multiple of 64; valid if filled */
     bool active;           /* its GEMM adds in this bucket */
     bool filled;           /* within the level: the donor writes the zeros, the GEMM skips them */
