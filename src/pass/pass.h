@@ -26,10 +26,10 @@ const char *pz_reason_text(pz_reason r);
 /* One consumer that the prezero pass looked at. Strings belong to the report's arena. */
 typedef struct pz_consumer_note {
     const char *func;   /* where the consumer stands: the calling function for a slot */
-    const char *name;   /* slice name, or the weight's name when not converted */
+    const char *name;   /* slice name; when not converted the weight's name, or the slot's if that is unknown */
     const char *weight; /* the GEMM's weight, "" for a slot of an external function */
     const char *via;    /* "" or the callee for a slot */
-    int donor;          /* index into donors, -1 */
+    int donor;          /* the donor whose buffer it has a slice of, as index into donors; else -1 */
     pz_reason reason;
     const char *detail; /* "" or more, such as the dtype of quantized weights */
 } pz_consumer_note;
@@ -43,7 +43,9 @@ typedef struct pz_pass_note {
     const char *count; /* what is counted: "fused", "slices", "removed" */
 } pz_pass_note;
 
-/* What the passes did. Zero-initialise; free with pz_pass_report_free. */
+/* What the passes did. Zero-initialise; free with pz_pass_report_free. After an error it holds what was noted until
+ * then. Donors and consumers are those of the last prezero run. Donors inside opaque functions are not listed: no pass
+ * may use them. */
 typedef struct pz_pass_report {
     pz_arena arena;
     PZ_VEC(pz_pass_note) passes;
@@ -53,7 +55,8 @@ typedef struct pz_pass_report {
 void pz_pass_report_free(pz_pass_report *r);
 
 typedef struct pz_pass_info {
-    const char *name, *doc;
+    const char *name, *doc, *counts;
+    /* report is never NULL. A pass may leave g half changed when it fails: the driver gives it a clone. */
     pz_status (*run)(pz_graph *g, pz_pass_report *report, int *changed, pz_error *err);
 } pz_pass_info;
 int pz_pass_count(void);
@@ -67,7 +70,12 @@ pz_status pz_passes_run(pz_graph *g, const char *list, pz_pass_report *report, p
 /* Text of the report, as pz_graph_run_passes gives it. */
 pz_status pz_pass_report_text(const pz_pass_report *r, char **out, pz_error *err);
 
-#define PASS(id, text, suffix, doc) \
+/* For the passes and the driver; strings are copied, NULL counts as "". */
+pz_status pz_report_add_pass(pz_pass_report *r, const pz_pass_info *pass, int changed, pz_error *err);
+pz_status pz_report_add_donor(pz_pass_report *r, const pz_donor_note *note, pz_error *err);
+pz_status pz_report_add_consumer(pz_pass_report *r, const pz_consumer_note *note, pz_error *err);
+
+#define PASS(id, text, suffix, pipeline, counts, doc) \
     pz_status pz_pass_##suffix(pz_graph *g, pz_pass_report *report, int *changed, pz_error *err);
 #include "pass/passes.def"
 #undef PASS
