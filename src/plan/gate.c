@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/plan.h"
+
+#define PZ_DEFAULT_DEVICE "h200"
+
+const char *pz_gate_text(pz_gate_verdict v) {
+    switch (v) {
+#define PZ_GATE_TEXT(id, text) \
+    case PZ_GATE_##id: return text;
+        PZ_GATE_TABLE(PZ_GATE_TEXT)
+#undef PZ_GATE_TEXT
+    }
+    return "unknown";
+}
+
+pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices) {
+    int waves = (int)pz_ceil_div(m, dev->units);
+    int last = m - (waves - 1) * dev->units; /* rows of the last wave */
+    pz_gate_result r = {.idle_units = dev->units - last};
+    r.donor_us = collective ? dev->ar_base + dev->ar_row * m : dev->norm_base + dev->norm_row * waves;
+    double after = (double)bytes / (dev->fill * dev->units);
+    r.fill_us = r.added_us = after;
+    if (r.idle_units > 0) {
+        double hidden = (double)bytes / (dev->fill * r.idle_units), room = r.donor_us / waves;
+        double excess = hidden > room ? hidden - room : 0;
+        if (excess < after || bytes == 0) {
+            r.fill_us = hidden;
+            r.added_us = excess;
+        }
+    }
+    r.replaced_us = slices * dev->handshake + after;
+    r.verdict = r.added_us == 0 ? PZ_GATE_FREE : r.added_us < r.replaced_us ? PZ_GATE_PAYS : PZ_GATE_CLOSED;
+    return r;
+}
+
+pz_status pz_gate(const pz_gate_query *q, pz_gate_result *result, pz_error *err) {
+    if (!q || q->size != sizeof *q)
+        return pz_fail(err, PZ_E_INVAL, "pz_gate: the query's size must be sizeof(pz_gate_query), %zu", sizeof *q);
+    if (!result) return pz_fail(err, PZ_E_INVAL, "pz_gate: result must not be NULL");
+    if (q->rows < 1) return pz_fail(err, PZ_E_INVAL, "pz_gate: rows is %d, must be 1 or more", q->rows);
+    if (q->bytes < 0) return pz_fail(err, PZ_E_INVAL, "pz_gate: bytes is %lld, must be 0 or more", (long long)q->bytes);
+    if (q->slices < 0) return pz_fail(err, PZ_E_INVAL, "pz_gate: slices is %d, must be 0 or more", q->slices);
+    pz_device dev;
+    PZ_TRY(pz_device_find(q->device ? q->device : PZ_DEFAULT_DEVICE, q->units, &dev, err));
+    *result = pz_gate_evaluate(&dev, q->rows, q->collective != 0, q->bytes, q->slices);
+    return PZ_OK;
+}
