@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: tools/fuzz.sh BUILD_DIR SECONDS}
 seconds=${2:?usage: tools/fuzz.sh BUILD_DIR SECONDS}
+export ASAN_OPTIONS=allocator_may_return_null=1
 for source in tests/fuzz/fuzz_*.c; do
   target=$(basename "$source" .c)
   name=${target#fuzz_}

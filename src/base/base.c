@@ -71,7 +71,9 @@ static bool alloc_denied(void) {
 }
 
 void *pz_calloc(size_t n, size_t size) {
-    return alloc_denied() ? NULL : calloc(n ? n : 1, size ? size : 1);
+    size_t bytes;
+    if (!pz_mul_ok(n, size, &bytes) || alloc_denied()) return NULL;
+    return calloc(1, bytes ? bytes : 1);
 }
 
 void *pz_realloc(void *p, size_t n, size_t size) {

@@ -147,7 +147,7 @@ pz_status pz_file_read(const char *path, char **data, size_t *size, pz_error *er
     PZ_TRY(open_read(path, 0, &fd, &st, err));
     pz_str text = {0};
     char part[16384];
-    ssize_t got;
+    ssize_t got = 0;
     while (!text.failed && ((got = read(fd, part, sizeof part)) > 0 || (got < 0 && errno == EINTR)))
         if (got > 0) pz_str_addn(&text, part, (size_t)got);
     pz_status code = !text.failed && got < 0 ? fail_errno(err, path, "read") : PZ_OK;
