@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/explain.h"
+
+#include "base/knobs.h"
+
+static const int default_batches[] = {1, 2, 4, 8, 16, 32, 64, 128};
+
+const char *pz_explain_donor(const pz_plan *p, const pz_fill *f) {
+    const pz_launch *la = &p->launches.at[f->donor];
+    for (int i = 0; i < PZ_MAX_OPERANDS; i++)
+        if (la->in[i].weight) return la->in[i].weight->name;
+    return "";
+}
+
+static pz_status read_options(const pz_explain_options *opts, pz_explain_options *o, pz_error *err) {
+    *o = (pz_explain_options){0};
+    if (opts) {
+        if (opts->size != sizeof *o)
+            return pz_fail(err, PZ_E_INVAL, "pz_explain: options.size must be sizeof(pz_explain_options), %zu",
+                           sizeof *o);
+        *o = *opts;
+    }
+    if (!o->device) o->device = "h200";
+    if (!o->batches) {
+        o->batches = default_batches;
+        o->n_batches = sizeof default_batches / sizeof default_batches[0];
+    }
+    if (o->n_batches < 1)
+        return pz_fail(err, PZ_E_INVAL, "pz_explain: n_batches is %d, must be 1 or more", o->n_batches);
+    for (int i = 0; i < o->n_batches; i++)
+        if (o->batches[i] < 1 || (i && o->batches[i] <= o->batches[i - 1]))
+            return pz_fail(err, PZ_E_INVAL,
+                           "pz_explain: batch %d (number %d) must be 1 or more and larger than the one before",
+                           o->batches[i], i + 1);
+    if (o->batches[o->n_batches - 1] > INT32_MAX / 2)
+        return pz_fail(err, PZ_E_RANGE, "pz_explain: batch %d is too large", o->batches[o->n_batches - 1]);
+    return PZ_OK;
+}
+
+/* Gate and strategy as the environment sets them for the engine. */
+static pz_status plan_options(pz_plan_options *po, pz_error *err) {
+    const char *word;
+    int index;
+    PZ_TRY(pz_knob_text(PZ_KNOB_GATE, &word, err));
+    PZ_TRY(pz_knob_enum_index(PZ_KNOB_GATE, word, pz_knob_info(PZ_KNOB_GATE)->env, &index, err));
+    po->gate = (pz_gate_mode)index;
+    PZ_TRY(pz_knob_text(PZ_KNOB_STRATEGY, &word, err));
+    return pz_strategy_from_text(word, &po->strategy)
+               ? PZ_OK
+               : pz_fail(err, PZ_E_INTERNAL, "knob %s allows '%s', which is no strategy",
+                         pz_knob_info(PZ_KNOB_STRATEGY)->env, word);
+}
+
+static pz_status gather(pz_explained *x, const pz_explain_options *o, pz_error *err) {
+    pz_plan_options po = {0};
+    PZ_TRY(plan_options(&po, err));
+    PZ_TRY(pz_device_find(o->device, o->units, &x->device, err));
+    po.device = x->device;
+    PZ_TRY(pz_graph_clone(x->before, &x->after, err));
+    PZ_TRY(pz_passes_run(x->after, NULL, &x->report, err));
+    for (int i = 0; i < o->n_batches; i++) {
+        PZ_TRY(pz_push(&x->plans, NULL, err));
+        po.m = o->batches[i];
+        PZ_TRY(pz_plan_create(x->after, &po, &x->plans.at[i], err));
+    }
+    po.m = 2 * o->batches[o->n_batches - 1];
+    po.prefill = true;
+    return pz_plan_create(x->after, &po, &x->above, err);
+}
+
+pz_status pz_explain(const pz_graph *graph, const pz_explain_options *opts, char **out, pz_error *err) {
+    *out = NULL;
+    pz_explain_options o;
+    PZ_TRY(read_options(opts, &o, err));
+    pz_explained x = {.before = graph};
+    pz_status st;
+    PZ_TRY_GOTO(st, gather(&x, &o, err), done);
+    st = o.json ? pz_explain_json(&x, out, err) : pz_explain_text(&x, &o, out, err);
+done:
+    for (int i = 0; i < x.plans.n; i++) pz_plan_free(x.plans.at[i]);
+    pz_vec_free(&x.plans);
+    pz_plan_free(x.above);
+    pz_pass_report_free(&x.report);
+    pz_graph_free(x.after);
+    return st;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an explanation is made of, for its two forms. */
+#ifndef PZ_EXPLAIN_H
+#define PZ_EXPLAIN_H
+
+#include "pass/pass.h"
+#include "plan/plan.h"
+
+typedef struct pz_explained {
+    const pz_graph *before;
+    pz_graph *after; /* the standard pipeline has run */
+    pz_pass_report report;
+    pz_device device;
+    PZ_VEC(pz_plan *) plans; /* one a bucket, ascending */
+    pz_plan *above;          /* more rows than the largest bucket; prompt processing is planned the same way */
+} pz_explained;
+
+pz_status pz_explain_text(const pz_explained *x, const pz_explain_options *opts, char **out, pz_error *err);
+pz_status pz_explain_json(const pz_explained *x, char **out, pz_error *err);
+
+/* The donor's norm weight, "" if it has none. */
+const char *pz_explain_donor(const pz_plan *p, const pz_fill *f);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/explain.h"
+
+#include "base/json.h"
+
+/* Every builder returns NULL when out of memory. jansson's ..._new functions take NULL as an error and own their value
+ * whatever comes. */
+static json_t *keep(json_t *value, bool ok) {
+    if (ok) return value;
+    json_decref(value);
+    return NULL;
+}
+
+static json_t *donor_slices(const pz_explained *x, int donor) {
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int c = 0; ok && c < x->report.consumers.n; c++)
+        if (x->report.consumers.at[c].donor == donor)
+            ok = json_array_append_new(list, json_string(x->report.consumers.at[c].name)) == 0;
+    return keep(list, ok);
+}
+
+static json_t *donors(const pz_explained *x) {
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int i = 0; ok && i < x->report.donors.n; i++) {
+        const pz_donor_note *d = &x->report.donors.at[i];
+        json_t *row = json_pack("{s:s, s:s, s:s}", "func", d->func, "op", d->op, "weight", d->weight);
+        ok = json_object_set_new(row, "slices", donor_slices(x, i)) == 0;
+        ok = json_array_append_new(list, keep(row, ok)) == 0;
+    }
+    return keep(list, ok);
+}
+
+static json_t *consumers(const pz_explained *x) {
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int i = 0; ok && i < x->report.consumers.n; i++) {
+        const pz_consumer_note *c = &x->report.consumers.at[i];
+        ok = json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "func", c->func, "name",
+                                                   c->name, "weight", c->weight, "via", c->via, "donor", c->donor,
+                                                   "converted", c->reason == PZ_REASON_NONE, "reason",
+                                                   pz_reason_text(c->reason), "detail", c->detail)) == 0;
+    }
+    return keep(list, ok);
+}
+
+static json_t *levels(const pz_plan *p, const pz_fill *f) {
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    int64_t bytes = 0;
+    for (int i = 0, s = f->first_slice; ok && i < f->gates.n; s++) {
+        if (!p->slices.at[s].active) continue;
+        bytes += p->slices.at[s].bytes;
+        const pz_gate_result *r = &f->gates.at[i++];
+        ok = json_array_append_new(list, json_pack("{s:i, s:I, s:s, s:f, s:f, s:f, s:f, s:i}", "slices", i, "bytes",
+                                                   (json_int_t)bytes, "verdict", pz_gate_text(r->verdict), "fill_us",
+                                                   r->fill_us, "donor_us", r->donor_us, "added_us", r->added_us,
+                                                   "replaced_us", r->replaced_us, "idle_units", r->idle_units)) == 0;
+    }
+    return keep(list, ok);
+}
+
+static json_t *slices(const pz_plan *p, const pz_fill *f) {
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int s = f->first_slice; ok && s < f->first_slice + f->n_slices; s++) {
+        const pz_slice *sl = &p->slices.at[s];
+        ok = json_array_append_new(list, json_pack("{s:s, s:b, s:b, s:I}", "name", sl->name, "active", sl->active,
+                                                   "filled", sl->filled, "bytes", (json_int_t)sl->bytes)) == 0;
+    }
+    return keep(list, ok);
+}
+
+static json_t *fill(const pz_plan *p, const pz_fill *f) {
+    json_t *row = json_pack("{s:s, s:i, s:i, s:I}", "donor", pz_explain_donor(p, f), "launch", f->donor, "level",
+                            f->level, "bytes", (json_int_t)f->bytes);
+    bool ok = row != NULL;
+    ok = ok && json_object_set_new(row, "levels", levels(p, f)) == 0;
+    ok = ok && json_object_set_new(row, "slices", slices(p, f)) == 0;
+    return keep(row, ok);
+}
+
+static json_t *bucket(const pz_plan *p) {
+    json_t *fills = json_array();
+    bool ok = fills != NULL;
+    for (int i = 0; ok && i < p->fills.n; i++) ok = json_array_append_new(fills, fill(p, &p->fills.at[i])) == 0;
+    fills = keep(fills, ok);
+    json_t *row = json_pack("{s:i, s:i, s:I, s:I, s:i}", "m", p->m, "launches", p->launches.n, "arena_bytes",
+                            (json_int_t)p->arena_bytes, "fill_bytes", (json_int_t)p->fill_bytes, "proven", p->proven);
+    if (!row) {
+        json_decref(fills);
+        return NULL;
+    }
+    return keep(row, json_object_set_new(row, "fills", fills) == 0);
+}
+
+static json_t *explanation(const pz_explained *x) {
+    /* A graph is named after its file, whose name may be any bytes. */
+    const char *name = pz_utf8_valid(x->before->name, strlen(x->before->name), NULL) ? x->before->name : "";
+    json_t *root =
+        json_pack("{s:s, s:{s:s, s:i}}", "graph", name, "device", "name", x->device.name, "units", x->device.units);
+    json_t *buckets = json_array();
+    bool ok = root && buckets;
+    for (int i = 0; ok && i < x->plans.n; i++) ok = json_array_append_new(buckets, bucket(x->plans.at[i])) == 0;
+    buckets = keep(buckets, ok);
+    if (!root) return NULL; /* then buckets is NULL too */
+    ok = json_object_set_new(root, "buckets", buckets) == 0;
+    ok = ok && json_object_set_new(root, "above_largest", bucket(x->above)) == 0;
+    ok = ok && json_object_set_new(root, "donors", donors(x)) == 0;
+    ok = ok && json_object_set_new(root, "consumers", consumers(x)) == 0;
+    return keep(root, ok);
+}
+
+pz_status pz_explain_json(const pz_explained *x, char **out, pz_error *err) {
+    json_t *root = explanation(x);
+    if (!root) return PZ_NOMEM(err);
+    pz_status st = pz_json_dump(root, out, err);
+    json_decref(root);
+    return st;
+}
