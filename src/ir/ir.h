@@ -5,6 +5,7 @@
 #define PZ_IR_H
 
 #include "base/base.h"
+#include "ir/names.h"
 #include "prezero/graph.h"
 
 typedef enum pz_dtype {
@@ -106,7 +107,9 @@ typedef struct pz_func {
     PZ_VEC(pz_node *) nodes;
     PZ_VEC(pz_value *) returns;
     PZ_VEC(pz_type) result_types; /* external functions only */
+    int index;                    /* position in pz_graph.funcs */
     int line, col;
+    pz_names values; /* by name */
 } pz_func;
 
 struct pz_graph {
@@ -115,6 +118,7 @@ struct pz_graph {
     PZ_VEC(pz_weight *) weights;
     PZ_VEC(pz_func *) funcs; /* funcs.at[0] is the entry */
     int next_id;             /* fresh value names */
+    pz_names weight_names, func_names;
 };
 
 /* ---- tables ---- */
