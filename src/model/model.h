@@ -9,6 +9,9 @@ typedef enum pz_scoring { PZ_SCORING_SIGMOID, PZ_SCORING_SOFTMAX } pz_scoring;
 /* Weight quantization of the routed experts / of the linear layers. */
 typedef enum pz_quant { PZ_QUANT_NONE, PZ_QUANT_MXFP4, PZ_QUANT_FP8 } pz_quant;
 
+/* Most layers a model may have. */
+enum { PZ_MAX_LAYERS = 512 };
+
 typedef struct pz_hf_config {
     char model_type[32];
     int64_t vocab, hidden, layers, heads, intermediate, moe_intermediate;
@@ -23,10 +26,15 @@ typedef struct pz_hf_config {
     double rope_theta;
     bool yarn;
     double yarn_factor, yarn_beta_fast, yarn_beta_slow, yarn_mscale, yarn_mscale_all_dim;
+    double yarn_attention_factor; /* factor on cos and sin; 0: from the two mscales */
+    bool yarn_truncate;           /* the ramp's ends are rounded to whole pairs */
     int64_t yarn_original;
-    double rope_linear; /* linear scaling factor, 1 */
-    int64_t bos, eos;   /* -1 */
-    pz_quant expert_quant, linear_quant;
+    double rope_linear;                  /* linear scaling factor, 1 */
+    int64_t bos, eos;                    /* -1 */
+    pz_quant quant;                      /* format of the quantized weights */
+    pz_quant expert_quant, linear_quant; /* `quant` if any routed expert, any other linear layer has it, else NONE */
+    /* Bit r: the weight of role r (weights.def) is quantized in that layer; [layers] is what stands outside layers. */
+    uint32_t quantized[PZ_MAX_LAYERS + 1];
     bool packed_names; /* compressed-tensors: weight_packed */
     char prefix[32];   /* "" or "language_model." as the configuration suggests; the loader accepts both */
 } pz_hf_config;

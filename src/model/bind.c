@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Graph weight -> the checkpoint's tensors behind it, without copying. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "model/weights.h"
+
+enum { NAME_CAP = 192, MX_GROUP = 32 };
+
+static const char other_prefix[] = "language_model.";
+
+/* "BF16 [8, 256]" */
+static void describe_tensor(const pz_tensor *t, char *buf, size_t cap) {
+    size_t n = (size_t)snprintf(buf, cap, "%s [", t->dtype);
+    for (int i = 0; i < t->rank && n < cap; i++)
+        n += (size_t)snprintf(buf + n, cap - n, "%s%" PRId64, i ? ", " : "", t->shape[i]);
+    if (n < cap) snprintf(buf + n, cap - n, "]");
+}
+
+static const pz_tensor *find_tensor(const pz_hf_config *c, const pz_checkpoint *ck, const char *module,
+                                    const char *leaf) {
+    char name[NAME_CAP];
+    snprintf(name, sizeof name, "%s%s.%s", c->prefix, module, leaf);
+    const pz_tensor *t = pz_checkpoint_find(ck, name);
+    if (t) return t;
+    snprintf(name, sizeof name, "%s%s.%s", c->prefix[0] ? "" : other_prefix, module, leaf);
+    return pz_checkpoint_find(ck, name);
+}
+
+static pz_status missing(const pz_hf_config *c, const char *module, const char *leaf, pz_error *err) {
+    return pz_fail(err, PZ_E_NOTFOUND, "the checkpoint has no tensor \"%s%s.%s\" (nor \"%s%s.%s\")", c->prefix, module,
+                   leaf, c->prefix[0] ? "" : other_prefix, module, leaf);
+}
+
+/* `expected` says which dtypes would be right; rank 1 tensors have rows 1. `note` is "" or a reason. */
+static pz_status wrong_type(const pz_tensor *t, const char *expected, bool vector, int64_t rows, int64_t cols,
+                            const char *note, pz_error *err) {
+    char have[128], want[64];
+    describe_tensor(t, have, sizeof have);
+    if (vector)
+        snprintf(want, sizeof want, "[%" PRId64 "]", cols);
+    else
+        snprintf(want, sizeof want, "[%" PRId64 ", %" PRId64 "]", rows, cols);
+    return pz_fail(err, PZ_E_TYPE, "tensor \"%s\" is %s, expected %s %s%s", t->name, have, expected, want, note);
+}
+
+static bool is_matrix(const pz_tensor *t, int64_t rows, int64_t cols) {
+    return t->rank == 2 && t->shape[0] == rows && t->shape[1] == cols;
+}
+
+/* One byte tensor of an MXFP4 weight. */
+static pz_status check_bytes(const pz_tensor *t, int64_t rows, int64_t cols, const char *note, pz_error *err) {
+    if (strcmp(t->dtype, "U8") == 0 && is_matrix(t, rows, cols)) return PZ_OK;
+    return wrong_type(t, "U8", false, rows, cols, note, err);
+}
+
+static pz_status bind_mxfp4(const pz_hf_config *c, const pz_checkpoint *ck, const char *module, int64_t rows,
+                            int64_t cols, pz_host_part *part, pz_error *err) {
+    static const char *const leaves[] = {"weight", "weight_packed"}; /* quark, compressed-tensors */
+    static const char note[] = " (mxfp4: the configuration's quantization_config includes it)";
+    const pz_tensor *t = find_tensor(c, ck, module, leaves[c->packed_names]);
+    if (!t) t = find_tensor(c, ck, module, leaves[!c->packed_names]);
+    if (!t) return missing(c, module, leaves[c->packed_names], err);
+    PZ_TRY(check_bytes(t, rows, cols / 2, note, err));
+    const pz_tensor *scale = find_tensor(c, ck, module, "weight_scale");
+    if (!scale) return missing(c, module, "weight_scale", err);
+    PZ_TRY(check_bytes(scale, rows, cols / MX_GROUP, " (one e8m0 scale for 32 columns)", err));
+    *part = (pz_host_part){
+        .data = t->data, .rows = rows, .row_stride = cols / 2, .scale = scale->data, .scale_stride = cols / MX_GROUP};
+    return PZ_OK;
+}
+
+static pz_status bind_plain(const pz_hf_config *c, const pz_checkpoint *ck, pz_role r, const char *module, int64_t rows,
+                            int64_t cols, pz_host_part *part, pz_dtype *dt, pz_error *err) {
+    pz_role_kind kind = pz_role_kind_of(r);
+    bool vector = kind == PZ_KIND_VECTOR || kind == PZ_KIND_BIAS;
+    const pz_tensor *t = find_tensor(c, ck, module, pz_role_leaf(r));
+    const char *note = "";
+    if (!t || strcmp(t->dtype, "U8") == 0) {
+        note = " (it is quantized, but by the configuration this weight is not)";
+        if (!t) t = find_tensor(c, ck, module, "weight_packed");
+        if (!t) return missing(c, module, pz_role_leaf(r), err);
+    }
+    bool f32 = strcmp(t->dtype, "F32") == 0, bf16 = strcmp(t->dtype, "BF16") == 0;
+    bool shaped = vector ? t->rank == 1 && t->shape[0] == cols : is_matrix(t, rows, cols);
+    if (!(f32 || bf16) || !shaped) return wrong_type(t, "BF16 or F32", vector, rows, cols, note, err);
+    int64_t size = f32 ? 4 : 2;
+    if ((uintptr_t)t->data % (uintptr_t)size)
+        return pz_fail(err, PZ_E_FORMAT,
+                       "tensor \"%s\" does not start at a multiple of %" PRId64
+                       " bytes in its file; save the checkpoint again with a current safetensors",
+                       t->name, size);
+    *dt = f32 ? PZ_DT_F32 : PZ_DT_BF16;
+    *part = (pz_host_part){.data = t->data, .rows = rows, .row_stride = cols * size};
+    return PZ_OK;
+}
+
+static pz_status bind_part(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_role r,
+                           const char *module, int64_t rows, int64_t cols, pz_host_weight *out, pz_error *err) {
+    pz_host_part part;
+    pz_dtype dt = PZ_DT_MXFP4;
+    if (w->type.dt == PZ_DT_MXFP4)
+        PZ_TRY(bind_mxfp4(c, ck, module, rows, cols, &part, err));
+    else
+        PZ_TRY(bind_plain(c, ck, r, module, rows, cols, &part, &dt, err));
+    if (out->parts.n && dt != out->dt)
+        return pz_fail(err, PZ_E_TYPE, "\"%s.%s\" is %s, but the other tensors of weight @%s are %s; all must be one",
+                       module, pz_role_leaf(r), pz_dtype_text(dt), w->name, pz_dtype_text(out->dt));
+    out->dt = dt;
+    return pz_push(&out->parts, part, err);
+}
+
+static pz_status bind_computed(const pz_hf_config *c, pz_host_weight *out, pz_error *err) {
+    out->owned = pz_aligned_calloc((size_t)out->cols * sizeof(float));
+    if (!out->owned) return PZ_NOMEM(err);
+    pz_rope_frequencies(c, out->owned);
+    pz_host_part part = {.data = out->owned, .rows = 1, .row_stride = out->cols * (int64_t)sizeof(float)};
+    out->dt = PZ_DT_F32;
+    return pz_push(&out->parts, part, err);
+}
+
+static pz_status bind_tensors(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_role r,
+                              int64_t layer, const pz_role_shape *s, pz_host_weight *out, pz_error *err) {
+    for (int64_t e = 0; e < (s->count ? s->count : 1); e++) {
+        for (int p = 0; p < 2; p++) {
+            char module[NAME_CAP / 2];
+            if (!pz_role_module(r, p, layer, e, module, sizeof module)) continue;
+            PZ_TRY(bind_part(c, ck, w, r, module, s->rows[p], s->cols, out, err));
+        }
+    }
+    return PZ_OK;
+}
+
+pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_host_weight *out,
+                         pz_error *err) {
+    *out = (pz_host_weight){0};
+    pz_role r;
+    int64_t layer;
+    if (!pz_role_find(c, w->name, &r, &layer))
+        return pz_fail(err, PZ_E_NOTFOUND, "weight @%.100s: this model has no weight of that name", w->name);
+    pz_type want = pz_role_type(c, r, layer, 1);
+    if (!pz_type_equal(&w->type, &want)) {
+        pz_str have = {0}, should = {0};
+        pz_type_print(&w->type, &have);
+        pz_type_print(&want, &should);
+        pz_status st = have.failed || should.failed
+                           ? PZ_NOMEM(err)
+                           : pz_fail(err, PZ_E_TYPE, "weight @%.100s is %s in the graph, this model's is %s", w->name,
+                                     have.s, should.s);
+        pz_str_free(&have);
+        pz_str_free(&should);
+        return st;
+    }
+    if (want.dt == PZ_DT_FP8)
+        return pz_fail(
+            err, PZ_E_UNSUPPORTED,
+            "weight @%.100s: fp8 weights cannot be loaded (graphs of such models can be built and explained); "
+            "supported: bf16, f32, mxfp4",
+            w->name);
+    pz_role_shape s = pz_role_shape_of(c, r, 1);
+    out->rows = (s.rows[0] + s.rows[1]) * (s.count ? s.count : 1);
+    out->cols = s.cols;
+    pz_status st = pz_role_kind_of(r) == PZ_KIND_COMPUTED ? bind_computed(c, out, err)
+                                                          : bind_tensors(c, ck, w, r, layer, &s, out, err);
+    if (st != PZ_OK) pz_host_weight_free(out);
+    return st;
+}
+
+void pz_host_weight_free(pz_host_weight *w) {
+    pz_vec_free(&w->parts);
+    pz_free(w->owned);
+    *w = (pz_host_weight){0};
+}
