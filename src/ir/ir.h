@@ -38,6 +38,13 @@ enum {
 enum { PZ_DIM_M = -1 /* rows of the step, printed m */, PZ_DIM_UNKNOWN = -2 /* printed ? */ };
 enum { PZ_MAX_RANK = 4 };
 
+/* Limits, so that no text can make tables or messages grow without bound. */
+enum {
+    PZ_MAX_NAME = 255,   /* bytes of a name */
+    PZ_MAX_RETURNS = 64, /* results of a function */
+    PZ_MAX_SLOTS = 256,  /* slots of a function, slices of a buffer */
+};
+
 typedef struct pz_type {
     pz_dtype dt;
     int rank;

@@ -6,12 +6,7 @@
 #include "ir/ir.h"
 #include "ir/schema.h"
 
-/* Limits on graphs, so that no text can make the tables or the messages grow without bound. */
-enum {
-    PZ_MAX_NAME = 255,   /* bytes of a name */
-    PZ_MAX_RETURNS = 64, /* results of a call */
-    PZ_MAX_SLOTS = 256,  /* slots of a function, slices of a buffer */
-};
+/* Limits of types; the others are in ir.h. */
 #define PZ_MAX_DIM INT64_C(0x7fffffff)
 #define PZ_MAX_ELEMENTS (INT64_C(1) << 48)
 

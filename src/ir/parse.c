@@ -84,8 +84,8 @@ static pz_status expect_punct(parser *p, char c, const char *what) {
 
 /* Consumes a token of `kind` into *out. */
 static pz_status expect_kind(parser *p, pz_token_kind kind, const char *what, pz_token *out) {
-    if (p->tok.kind != kind) return expected(p, what);
     *out = p->tok;
+    if (p->tok.kind != kind) return expected(p, what);
     advance(p);
     return PZ_OK;
 }
@@ -268,28 +268,31 @@ static pz_status parse_args(parser *p, pz_node *n) {
     return PZ_OK;
 }
 
+/* The words read last, from names.at[first] on, become the list. */
+static pz_status set_words(parser *p, pz_node *n, const char *name, int first) {
+    size_t count = (size_t)(p->names.n - first);
+    name_buf *words = pz_calloc(count, sizeof *words);
+    const char **list = pz_calloc(count, sizeof *list);
+    pz_status st = words && list ? PZ_OK : PZ_NOMEM(p->err);
+    for (size_t i = 0; st == PZ_OK && i < count; i++) list[i] = token_name(&p->names.at[first + (int)i], words[i]);
+    if (st == PZ_OK) st = pz_node_set_strs(n, name, list, (int)count, p->err);
+    pz_free(words);
+    pz_free(list);
+    p->names.n = first;
+    return st;
+}
+
 static pz_status parse_strs(parser *p, pz_node *n, const char *name) {
     pz_token open = p->tok, t;
+    int first = p->names.n;
     PZ_TRY(expect_punct(p, '[', "a list of words, [a, b]"));
-    name_buf *words = NULL;
-    const char **ptrs = NULL;
-    int first = p->names.n, count = 0;
-    pz_status st = PZ_OK;
     for (bool again = !accept_punct(p, ']'); again;) {
         PZ_TRY(expect_kind(p, PZ_TOK_WORD, "a word", &t));
-        if (count++ == PZ_MAX_SLOTS) return fail_at(p, &t, PZ_E_PARSE, "more than %d words", PZ_MAX_SLOTS);
+        if (p->names.n - first == PZ_MAX_SLOTS) return fail_at(p, &t, PZ_E_PARSE, "more than %d words", PZ_MAX_SLOTS);
         PZ_TRY(pz_push(&p->names, t, p->err));
         PZ_TRY(more(p, ']', "',' or ']' after word", &again));
     }
-    words = pz_calloc((size_t)count, sizeof *words);
-    ptrs = pz_calloc((size_t)count, sizeof *ptrs);
-    if (!words || !ptrs) st = PZ_NOMEM(p->err);
-    for (int i = 0; st == PZ_OK && i < count; i++) ptrs[i] = token_name(&p->names.at[first + i], words[i]);
-    if (st == PZ_OK) st = located(p, &open, pz_node_set_strs(n, name, ptrs, count, p->err));
-    pz_free(words);
-    pz_free(ptrs);
-    p->names.n = first;
-    return st;
+    return located(p, &open, set_words(p, n, name, first));
 }
 
 static pz_status parse_attr_value(parser *p, pz_node *n, const pz_attr_spec *spec) {
