@@ -278,7 +278,6 @@ static pz_status check_span(prover *pr, int launch, const pz_access *a, const sp
 }
 
 static pz_status check_access(prover *pr, int launch, const pz_access *a) {
-    if (!place_ok(pr, a->place)) return REFUSE(pr, launch, "touches place %d, which does not exist", a->place);
     if (a->offset < 0 || a->bytes < 1 || a->bytes > pr->p->arena_bytes - a->offset)
         return REFUSE(pr, launch, "%s: bytes [%lld, +%lld) are outside the arena of %lld bytes",
                       place_name(pr, a->place), (long long)a->offset, (long long)a->bytes,
@@ -298,9 +297,23 @@ static pz_status check_access(prover *pr, int launch, const pz_access *a) {
     return PZ_OK;
 }
 
+/* -1 stands for none. */
+static pz_status check_places(prover *pr, int launch) {
+    const pz_launch *la = &pr->p->launches.at[launch];
+    int at[PZ_MAX_OPERANDS + PZ_MAX_RESULTS + 1], n = 0;
+    for (int i = 0; i < PZ_MAX_OPERANDS; i++) at[n++] = la->in[i].place;
+    for (int i = 0; i < PZ_MAX_RESULTS; i++) at[n++] = la->out[i];
+    at[n++] = la->workspace;
+    for (int i = 0; i < n; i++)
+        if (at[i] != -1 && !place_ok(pr, at[i]))
+            return REFUSE(pr, launch, "touches place %d, which does not exist", at[i]);
+    return PZ_OK;
+}
+
 /* All accesses of one launch happen at the same time: what it writes must not meet anything else it touches. */
 static pz_status check_launch(prover *pr, int launch) {
     pz_access acc[PZ_MAX_ACCESSES];
+    PZ_TRY(check_places(pr, launch));
     PZ_TRY(check_fixed(pr, launch));
     if (pr->p->launches.at[launch].op == PZ_OP_GEMM) PZ_TRY(check_gemm(pr, launch));
     int n = pz_launch_accesses(pr->p, launch, acc);

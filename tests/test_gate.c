@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support.h"
+
+#include <math.h>
+
+#include "base/rng.h"
+#include "plan/plan.h"
+
+static pz_device device(const char *name, int units) {
+    pz_device d;
+    pz_error err;
+    assert_ok(pz_device_find(name, units, &d, &err), &err);
+    return d;
+}
+
+static void test_devices(void **state) {
+    (void)state;
+    assert_int_equal(device("h200", 0).units, 132);
+    assert_int_equal(device("h200", 20).units, 20);
+    assert_int_equal(device("cpu", 0).units, 1);
+    assert_int_equal(device("cpu", 3).units, 3);
+    pz_device d;
+    pz_error err;
+    assert_fails(pz_device_find("gtx", 0, &d, &err), PZ_E_NOTFOUND, &err, "'gtx'", "h200", "cpu");
+    assert_fails(pz_device_find(NULL, 0, &d, &err), PZ_E_NOTFOUND, &err, "h200");
+    assert_fails(pz_device_find("cpu", -1, &d, &err), PZ_E_INVAL, &err, "-1");
+}
+
+static void test_splits(void **state) {
+    (void)state;
+    static const struct {
+        const char *device;
+        int64_t n, k;
+        pz_dtype weight;
+        int split;
+    } rows[] = {
+        /* Kimi-K2 at four ranks: qkv_a, gate, q_b, o_proj, a wide one, and one whose K is too short */
+        {"h200", 2112, 7168, PZ_DT_BF16, 8},
+        {"h200", 384, 7168, PZ_DT_BF16, 16},
+        {"h200", 3072, 1536, PZ_DT_BF16, 3},
+        {"h200", 7168, 2048, PZ_DT_BF16, 2},
+        {"h200", 40960, 7168, PZ_DT_BF16, 1},
+        {"h200", 64, 447, PZ_DT_BF16, 1},
+        {"h200", 2112, 7168, PZ_DT_MXFP4, 1},
+        {"h200", 2112, 7168, PZ_DT_FP8, 1},
+        /* the tiny model of the same layout: all four split */
+        {"cpu", 704, 256, PZ_DT_BF16, 2},
+        {"cpu", 8, 256, PZ_DT_F32, 4},
+        {"cpu", 768, 128, PZ_DT_BF16, 2},
+        {"cpu", 256, 512, PZ_DT_BF16, 8},
+        {"cpu", 1, 1, PZ_DT_F32, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        for (int units = 1; units < 300; units += 37) { /* bits must not depend on the number of units */
+            pz_device d = device(rows[i].device, units);
+            assert_int_equal(pz_gemm_configure(&d, rows[i].n, rows[i].k, rows[i].weight).split, rows[i].split);
+        }
+    pz_device h200 = device("h200", 0);
+    assert_int_equal(pz_gemm_configure(&h200, 2112, 7168, PZ_DT_BF16).tile_n, 64);
+}
+
+static void test_split_ranges(void **state) {
+    (void)state;
+    pz_device devs[] = {device("h200", 0), device("cpu", 0)};
+    for (int64_t k = 1; k < 9000; k += k < 700 ? 1 : 97)
+        for (int d = 0; d < 2; d++)
+            for (int64_t n = 1; n < 3000; n = n * 3 + 1) {
+                int split = pz_gemm_configure(&devs[d], n, k, PZ_DT_BF16).split;
+                assert_true(split >= 1);
+                assert_int_equal(pz_split_begin(k, split, 0), 0);
+                assert_int_equal(pz_split_begin(k, split, split), k);
+                for (int s = 0; s < split; s++) {
+                    int64_t begin = pz_split_begin(k, split, s), end = pz_split_begin(k, split, s + 1);
+                    assert_true(begin < end);
+                    assert_int_equal(begin % 32, 0);
+                }
+            }
+    assert_int_equal(pz_split_begin(7168, 8, 1), 896);
+    assert_int_equal(pz_split_begin(INT64_MAX / 2, 2, 2), INT64_MAX / 2);
+}
+
+/* Worked by hand from the table: 132 units, 20000 bytes per us and unit. */
+static void test_numbers(void **state) {
+    (void)state;
+    pz_device d = device("h200", 0);
+    pz_gate_result r = pz_gate_evaluate(&d, 16, true, 135168, 1);
+    assert_int_equal(r.idle_units, 116);
+    assert_true(fabs(r.donor_us - (3.55 + 0.038 * 16)) < 1e-9);
+    assert_true(fabs(r.fill_us - 135168 / (20000.0 * 116)) < 1e-9);
+    assert_true(r.added_us == 0);
+    assert_true(fabs(r.replaced_us - (0.9 + 135168 / (20000.0 * 132))) < 1e-9);
+    assert_int_equal(r.verdict, PZ_GATE_FREE);
+
+    /* 131 rows: one idle unit would need 50 us; all units after the rows need 0.38 us */
+    r = pz_gate_evaluate(&d, 131, true, 1000000, 1);
+    assert_int_equal(r.idle_units, 1);
+    assert_true(fabs(r.fill_us - 1000000 / (20000.0 * 132)) < 1e-9 && r.added_us == r.fill_us);
+    assert_int_equal(r.verdict, PZ_GATE_PAYS);
+
+    r = pz_gate_evaluate(&d, 132, true, 1000000, 1); /* none idle */
+    assert_int_equal(r.idle_units, 0);
+    assert_true(r.added_us == r.fill_us && r.verdict == PZ_GATE_PAYS);
+
+    r = pz_gate_evaluate(&d, 140, false, 64, 1); /* the second wave has 8 rows */
+    assert_int_equal(r.idle_units, 124);
+    assert_true(fabs(r.donor_us - (2.0 + 2 * 0.6)) < 1e-9);
+    assert_int_equal(r.verdict, PZ_GATE_FREE);
+
+    /* Two waves, 256 idle units' worth of time do not exist: only the last wave's half of the donor can hide a fill. */
+    int64_t hidden_in_one_wave = (int64_t)(20000.0 * 124 * (2.0 + 2 * 0.6) / 2);
+    assert_int_equal(pz_gate_evaluate(&d, 140, false, hidden_in_one_wave - 64, 1).verdict, PZ_GATE_FREE);
+    assert_int_equal(pz_gate_evaluate(&d, 140, false, hidden_in_one_wave + 64, 1).verdict, PZ_GATE_PAYS);
+
+    assert_int_equal(pz_gate_evaluate(&d, 132, false, 0, 0).verdict, PZ_GATE_FREE); /* nothing to do */
+
+    /* A GEMM that zeroes itself for nothing: a rider that costs anything loses. */
+    d.handshake = 0;
+    assert_int_equal(pz_gate_evaluate(&d, 132, false, 4096, 3).verdict, PZ_GATE_CLOSED);
+    assert_int_equal(pz_gate_evaluate(&d, 1, false, 4096, 3).verdict, PZ_GATE_FREE);
+}
+
+static void test_monotonic(void **state) {
+    (void)state;
+    uint64_t seed = 7;
+    for (int round = 0; round < 300; round++) {
+        pz_device d = device("h200", 1 + (int)(pz_rng_next(&seed) % 200));
+        d.fill = 1 + pz_rng_unit(&seed) * 30000;
+        d.handshake = pz_rng_unit(&seed) * 2;
+        int m = 1 + (int)(pz_rng_next(&seed) % 500);
+        bool collective = pz_rng_next(&seed) & 1;
+        pz_gate_result last = {0};
+        for (int64_t bytes = 0; bytes < 50000000; bytes += 64 + bytes / 3 / 64 * 64) {
+            pz_gate_result r = pz_gate_evaluate(&d, m, collective, bytes, 2);
+            assert_in_range(r.idle_units, 0, d.units - 1);
+            assert_int_equal(r.idle_units, (d.units - m % d.units) % d.units);
+            assert_true(r.added_us >= last.added_us && r.replaced_us >= last.replaced_us);
+            assert_true(r.verdict >= last.verdict); /* more bytes never open the gate */
+            assert_true(r.added_us <= (double)bytes / (d.fill * d.units) * (1 + 1e-12));
+            assert_true((r.verdict == PZ_GATE_FREE) == (r.added_us == 0));
+            assert_true((r.verdict == PZ_GATE_PAYS) == (r.added_us > 0 && r.added_us < r.replaced_us));
+            last = r;
+        }
+    }
+}
+
+static void test_public(void **state) {
+    (void)state;
+    pz_error err;
+    pz_gate_result r, want;
+    pz_device d = device("cpu", 4);
+    pz_gate_query q = {.size = sizeof q, .device = "cpu", .units = 4, .rows = 3, .bytes = 5000, .slices = 2};
+    assert_ok(pz_gate(&q, &r, &err), &err);
+    want = pz_gate_evaluate(&d, 3, false, 5000, 2);
+    assert_true(r.idle_units == want.idle_units && r.verdict == want.verdict && r.donor_us == want.donor_us &&
+                r.fill_us == want.fill_us && r.added_us == want.added_us && r.replaced_us == want.replaced_us);
+    q = (pz_gate_query){.size = sizeof q, .rows = 16, .collective = 1, .bytes = 135168, .slices = 1};
+    assert_ok(pz_gate(&q, &r, &err), &err); /* h200 */
+    assert_int_equal(r.idle_units, 116);
+    assert_string_equal(pz_gate_text(r.verdict), "free");
+    assert_string_equal(pz_gate_text(PZ_GATE_CLOSED), "closed");
+    assert_string_equal(pz_gate_text((pz_gate_verdict)77), "unknown");
+
+    pz_gate_query bad = q;
+    bad.size = 3;
+    assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "size");
+    assert_fails(pz_gate(NULL, &r, &err), PZ_E_INVAL, &err, "size");
+    assert_fails(pz_gate(&q, NULL, &err), PZ_E_INVAL, &err, "result");
+    bad = q, bad.rows = 0;
+    assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "rows is 0");
+    bad = q, bad.bytes = -1;
+    assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "bytes is -1");
+    bad = q, bad.slices = -1;
+    assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "slices is -1");
+    bad = q, bad.device = "abacus";
+    assert_fails(pz_gate(&bad, &r, &err), PZ_E_NOTFOUND, &err, "abacus", "h200");
+}
+
+static void test_strategies(void **state) {
+    (void)state;
+    pz_strategy s;
+    for (int i = 0; i <= PZ_ZERO_TICKET; i++) {
+        assert_true(pz_strategy_from_text(pz_strategy_text((pz_strategy)i), &s));
+        assert_int_equal(s, i);
+    }
+    assert_false(pz_strategy_from_text("wish", &s));
+    assert_string_equal(pz_strategy_text((pz_strategy)99), "unknown");
+    assert_true(pz_strategy_adds(PZ_ZERO_PREZERO) && pz_strategy_adds(PZ_ZERO_SELF) &&
+                pz_strategy_adds(PZ_ZERO_MEMSET));
+    assert_false(pz_strategy_adds(PZ_ZERO_NONE) || pz_strategy_adds(PZ_ZERO_REDUCE) ||
+                 pz_strategy_adds((pz_strategy)99));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_devices),    cmocka_unit_test(test_splits),    cmocka_unit_test(test_split_ranges),
+        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_monotonic), cmocka_unit_test(test_public),
+        cmocka_unit_test(test_strategies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
