@@ -13,9 +13,10 @@
     X(QUANTIZED, "quantized weights")                                        \
     X(WIDTH_UNKNOWN, "output width unknown")                                 \
     X(OPAQUE, "inside an opaque function, and not reachable through a slot") \
+    X(UNCALLED, "its slot is never handed in: nobody calls its function")    \
     X(ALREADY, "already has a zeroed output")                                \
     X(DONOR_TAKEN, "its donor already carries another fill")                 \
-    X(SLOT_MISMATCH, "the slot's type is not that of the GEMM behind it")
+    X(DONOR_FULL, "its donor has more consumers than a buffer has slices")
 typedef enum pz_reason {
 #define PZ_REASON_ENUM(id, text) PZ_REASON_##id,
     PZ_REASON_TABLE(PZ_REASON_ENUM)

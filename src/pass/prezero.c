@@ -9,6 +9,9 @@
  *                                                %q = gemm(%y, @qkv, into=%z:qkv)
  *
  * The edge %z proves the order, so no later change can break it unseen. Driven by traits and operand names alone. */
+#include <stdio.h>
+
+#include "ir/ir_internal.h" /* PZ_MAX_SLOTS */
 #include "pass/pass.h"
 
 typedef struct donor {
@@ -30,10 +33,13 @@ typedef struct consumer {
 
 typedef PZ_VEC(consumer *) consumer_list;
 
+enum { MAX_RESULTS = 8 }; /* more than any op has */
+
 typedef struct state {
     pz_graph *g;
     PZ_VEC(donor) donors;
     PZ_VEC(consumer) consumers;
+    int next_z; /* number of the next fresh value name */
 } state;
 
 static bool dtype_is_quantized(pz_dtype dt) {
@@ -53,45 +59,25 @@ static const pz_weight *weight_of(const pz_node *n) {
     return NULL;
 }
 
+/* The slot through which a gemm is served, NULL if none. */
 static const char *slot_of(const pz_node *n) {
     const pz_attr *slot = pz_node_attr(n, "slot");
     return slot && *slot->s ? slot->s : NULL;
 }
 
+static bool is_consumer(const pz_node *n) {
+    return pz_node_has(n, PZ_TRAIT_CONSUMER);
+}
+
 /* ---- finding ---- */
-static bool width_known(const pz_type *t) {
-    return t->rank == 2 && t->dim[0] != PZ_DIM_UNKNOWN && t->dim[1] > 0;
+/* Where a consumer takes its slice. */
+static const char *operand_of(const consumer *c) {
+    return c->slot ? c->slot->name : "into";
 }
 
-/* Why a slot can not hand a slice to the gemm behind it. */
-static pz_status judge_slot(state *s, consumer *c, pz_error *err) {
-    if (!c->gemm) {
-        if (!c->node->callee->external) {
-            c->reason = PZ_REASON_SLOT_MISMATCH;
-            c->detail = "no gemm takes it";
-        } else if (!width_known(&c->slot->type)) {
-            c->reason = PZ_REASON_WIDTH_UNKNOWN;
-        }
-        return PZ_OK;
-    }
-    const pz_type *is = &c->gemm->results.at[0]->type;
-    if (pz_type_equal(&c->slot->type, is)) return PZ_OK;
-    pz_str b = {0};
-    char *text;
-    pz_str_add(&b, "slot ");
-    pz_type_print(&c->slot->type, &b);
-    pz_str_add(&b, ", gemm ");
-    pz_type_print(is, &b);
-    PZ_TRY(pz_str_take(&b, &text, err));
-    c->reason = PZ_REASON_SLOT_MISMATCH;
-    c->detail = pz_arena_strdup(&s->g->arena, text);
-    pz_free(text);
-    return c->detail ? PZ_OK : PZ_NOMEM(err);
-}
-
-/* The buffer version that the consumer already takes, NULL if none. */
+/* The slice that it takes already, NULL if none. */
 static const pz_arg *given(const consumer *c) {
-    return pz_node_arg(c->node, c->slot ? c->slot->name : "into");
+    return pz_node_arg(c->node, operand_of(c));
 }
 
 static int donor_with_node(const state *s, const pz_node *n) {
@@ -100,34 +86,32 @@ static int donor_with_node(const state *s, const pz_node *n) {
     return -1;
 }
 
-static pz_status judge(state *s, consumer *c, pz_error *err) {
+/* Sets the reason, unless the one that was given stands. */
+static void judge(const state *s, consumer *c) {
     const pz_weight *w = weight_of(c->gemm);
     const pz_arg *have = given(c);
+    const pz_type *out = c->gemm ? &c->gemm->results.at[0]->type : &c->slot->type;
     if (have) {
         c->reason = PZ_REASON_ALREADY;
         c->donor = donor_with_node(s, have->value->def);
         c->slice = have->slice;
-    } else if (c->slot && c->gemm && pz_node_arg(c->gemm, "into")) {
-        c->reason = PZ_REASON_ALREADY;
+    } else if (c->reason != PZ_REASON_NONE) {
+        return;
     } else if (w && dtype_is_quantized(w->type.dt)) {
         c->reason = PZ_REASON_QUANTIZED;
         c->detail = pz_dtype_text(w->type.dt);
-    } else if (c->gemm && !width_known(&c->gemm->results.at[0]->type)) {
+    } else if (out->dim[1] == PZ_DIM_UNKNOWN) {
         c->reason = PZ_REASON_WIDTH_UNKNOWN;
-    } else if (c->slot) {
-        PZ_TRY(judge_slot(s, c, err));
-    }
-    if (c->reason != PZ_REASON_NONE) return PZ_OK;
-    if (c->donor < 0)
+    } else if (c->donor < 0) {
         c->reason = PZ_REASON_NO_DONOR;
-    else if (s->donors.at[c->donor].taken)
+    } else if (s->donors.at[c->donor].taken) {
         c->reason = PZ_REASON_DONOR_TAKEN;
-    return PZ_OK;
+    }
 }
 
 static pz_status add_consumer(state *s, consumer c, pz_error *err) {
     c.detail = "";
-    if (c.reason == PZ_REASON_NONE) PZ_TRY(judge(s, &c, err));
+    judge(s, &c);
     return pz_push(&s->consumers, c, err);
 }
 
@@ -137,23 +121,19 @@ static pz_status add_donor(state *s, pz_node *n, int at, pz_error *err) {
     return pz_push(&s->donors, d, err);
 }
 
-/* The slots of a call, in the order of the gemms behind them, then those without one in the order of the slot list. */
-static pz_status add_slots(state *s, pz_node *call, int nearest, pz_error *err) {
+/* The slots of a call: in the order of the gemms behind them, each of which has one; those of an external function in
+ * the order of its list. */
+static pz_status add_slots(state *s, pz_node *call, int nearest, pz_reason reason, pz_error *err) {
     const pz_func *callee = call->callee;
-    for (int i = 0; i < callee->nodes.n; i++) {
-        const pz_node *n = callee->nodes.at[i];
-        const char *slot = pz_node_has(n, PZ_TRAIT_CONSUMER) ? slot_of(n) : NULL;
-        if (!slot) continue;
-        consumer c = {.node = call, .slot = pz_func_find_slot(callee, slot), .gemm = n, .donor = nearest};
-        if (c.slot) PZ_TRY(add_consumer(s, c, err));
+    consumer c = {.node = call, .donor = nearest, .reason = reason};
+    for (int i = 0; callee->external && i < callee->slots.n; i++) {
+        c.slot = &callee->slots.at[i];
+        PZ_TRY(add_consumer(s, c, err));
     }
-    for (int i = 0; i < callee->slots.n; i++) {
-        consumer c = {.node = call, .slot = &callee->slots.at[i], .donor = nearest};
-        bool seen = false;
-        for (int j = 0; j < callee->nodes.n; j++)
-            seen = seen || (pz_node_has(callee->nodes.at[j], PZ_TRAIT_CONSUMER) &&
-                            pz_streq(slot_of(callee->nodes.at[j]), c.slot->name));
-        if (!seen) PZ_TRY(add_consumer(s, c, err));
+    for (int i = 0; i < callee->nodes.n; i++) {
+        c.gemm = callee->nodes.at[i];
+        c.slot = is_consumer(c.gemm) && slot_of(c.gemm) ? pz_func_find_slot(callee, slot_of(c.gemm)) : NULL;
+        if (c.slot) PZ_TRY(add_consumer(s, c, err));
     }
     return PZ_OK;
 }
@@ -165,27 +145,19 @@ static bool is_called(const pz_graph *g, const pz_func *f) {
     return false;
 }
 
-/* Nobody looks inside an opaque function: its gemms are reached through slots of calls or not at all. */
-static pz_status scan_opaque(state *s, pz_func *f, pz_error *err) {
+/* Nobody looks inside an opaque function: its gemms are reached through slots of calls or not at all. Elsewhere, too, a
+ * gemm with a slot is for the callers to serve. */
+static pz_status scan(state *s, const pz_func *f, pz_error *err) {
     bool called = is_called(s->g, f);
-    for (int i = 0; i < f->nodes.n; i++) {
-        pz_node *n = f->nodes.at[i];
-        consumer c = {.node = n, .gemm = n, .donor = -1, .reason = PZ_REASON_OPAQUE};
-        if (pz_node_has(n, PZ_TRAIT_CONSUMER) && !(called && slot_of(n))) PZ_TRY(add_consumer(s, c, err));
-    }
-    return PZ_OK;
-}
-
-static pz_status scan(state *s, pz_func *f, pz_error *err) {
-    bool called = is_called(s->g, f);
+    pz_reason hidden = f->opaque ? PZ_REASON_OPAQUE : PZ_REASON_NONE;
     int nearest = -1;
     for (int i = 0; i < f->nodes.n; i++) {
         pz_node *n = f->nodes.at[i];
-        consumer c = {.node = n, .gemm = n, .donor = nearest};
-        if (n->callee) PZ_TRY(add_slots(s, n, nearest, err));
-        /* a gemm with a slot is its callers' to serve */
-        if (pz_node_has(n, PZ_TRAIT_CONSUMER) && !(called && slot_of(n))) PZ_TRY(add_consumer(s, c, err));
-        if (!pz_node_has(n, PZ_TRAIT_DONOR)) continue;
+        consumer c = {.node = n, .gemm = n, .donor = nearest, .reason = hidden};
+        if (slot_of(n) && !f->opaque) c.reason = PZ_REASON_UNCALLED;
+        if (n->callee) PZ_TRY(add_slots(s, n, nearest, hidden, err));
+        if (is_consumer(n) && !(called && slot_of(n))) PZ_TRY(add_consumer(s, c, err));
+        if (f->opaque || !pz_node_has(n, PZ_TRAIT_DONOR)) continue;
         nearest = s->donors.n;
         PZ_TRY(add_donor(s, n, i, err));
     }
@@ -240,26 +212,43 @@ static pz_status name_slices(pz_graph *g, const consumer_list *slices, pz_error 
 }
 
 /* ---- changing ---- */
-/* Puts the buffer before the donor at position `at` and hands its slices to the consumers. */
-static pz_status convert(pz_graph *g, donor *d, int at, const consumer_list *slices, pz_error *err) {
-    pz_func *f = d->node->func;
-    pz_node *buffer;
-    PZ_TRY(name_slices(g, slices, err));
-    PZ_VEC(const char *) names = {0};
+/* The next free of z0, z1, ... in f. */
+static const char *next_name(state *s, const pz_func *f, char buf[16]) {
+    do snprintf(buf, 16, "z%d", s->next_z++);
+    while (pz_func_find_value(f, buf));
+    return buf;
+}
+
+static pz_status new_buffer(state *s, pz_func *f, int at, const consumer_list *slices, pz_value **out, pz_error *err) {
+    PZ_VEC(const char *) words = {0};
     pz_status st = PZ_OK;
-    for (int i = 0; i < slices->n && st == PZ_OK; i++) st = pz_push(&names, slices->at[i]->slice, err);
-    if (st == PZ_OK) st = pz_node_new(f, at, PZ_OP_BUFFER, &buffer, err);
-    if (st == PZ_OK) st = pz_node_set_strs(buffer, "slices", names.at, names.n, err);
-    pz_vec_free(&names);
+    pz_node *n;
+    char name[16];
+    for (int i = 0; i < slices->n && st == PZ_OK; i++) st = pz_push(&words, slices->at[i]->slice, err);
+    if (st == PZ_OK) st = pz_node_new(f, at, PZ_OP_BUFFER, &n, err);
+    if (st == PZ_OK) st = pz_node_set_strs(n, "slices", words.at, words.n, err);
+    pz_vec_free(&words);
     PZ_TRY(st);
-    PZ_TRY(pz_node_infer(buffer, NULL, err));
-    d->buffer = buffer->results.at[0]->name;
-    PZ_TRY(pz_node_add_value(d->node, "zero_fill", buffer->results.at[0], NULL, err));
-    PZ_TRY(pz_node_infer(d->node, NULL, err));
-    pz_value *z = pz_node_result(d->node, "z");
+    PZ_TRY(pz_node_infer(n, (const char *const[]){next_name(s, f, name)}, err));
+    *out = n->results.at[0];
+    return PZ_OK;
+}
+
+/* Puts the buffer before the donor at position `at` and hands its slices to the consumers. */
+static pz_status convert(state *s, donor *d, int at, const consumer_list *slices, pz_error *err) {
+    pz_func *f = d->node->func;
+    pz_value *buffer;
+    char name[16];
+    const char *names[MAX_RESULTS] = {0};
+    PZ_TRY(name_slices(s->g, slices, err));
+    PZ_TRY(new_buffer(s, f, at, slices, &buffer, err));
+    PZ_TRY(pz_node_add_value(d->node, "zero_fill", buffer, NULL, err));
+    names[d->node->results.n] = next_name(s, f, name); /* z comes after the results that are there */
+    PZ_TRY(pz_node_infer(d->node, names, err));
+    d->buffer = buffer->name;
     for (int i = 0; i < slices->n; i++) {
-        consumer *c = slices->at[i];
-        PZ_TRY(pz_node_add_value(c->node, c->slot ? c->slot->name : "into", z, c->slice, err));
+        const consumer *c = slices->at[i];
+        PZ_TRY(pz_node_add_value(c->node, operand_of(c), pz_node_result(d->node, "z"), c->slice, err));
         PZ_TRY(pz_node_infer(c->node, NULL, err));
     }
     return PZ_OK;
@@ -282,7 +271,11 @@ static pz_status convert_all(state *s, int *changed, pz_error *err) {
             st = pz_push(&mine, c, err);
         }
         if (mine.n == 0 || st != PZ_OK) continue;
-        st = convert(s->g, d, d->at + inserted++, &mine, err);
+        if (mine.n > PZ_MAX_SLOTS) {
+            for (int j = 0; j < mine.n; j++) mine.at[j]->reason = PZ_REASON_DONOR_FULL;
+            continue;
+        }
+        st = convert(s, d, d->at + inserted++, &mine, err);
         *changed += mine.n;
     }
     pz_vec_free(&mine);
@@ -321,8 +314,7 @@ static pz_status note_all(const state *s, pz_pass_report *report, pz_error *err)
 pz_status pz_pass_prezero(pz_graph *g, pz_pass_report *report, int *changed, pz_error *err) {
     state s = {.g = g};
     pz_status st = PZ_OK;
-    for (int i = 0; i < g->funcs.n && st == PZ_OK; i++)
-        st = g->funcs.at[i]->opaque ? scan_opaque(&s, g->funcs.at[i], err) : scan(&s, g->funcs.at[i], err);
+    for (int i = 0; i < g->funcs.n && st == PZ_OK; i++) st = scan(&s, g->funcs.at[i], err);
     if (st == PZ_OK) st = convert_all(&s, changed, err);
     if (st == PZ_OK) st = note_all(&s, report, err);
     pz_vec_free(&s.donors);

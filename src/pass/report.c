@@ -172,11 +172,9 @@ static pz_status donors_text(const pz_pass_report *r, pz_arena *a, groups *lines
     return PZ_OK;
 }
 
-/* How a consumer without slice is called: its weight, or the slot. */
+/* A consumer is called by its weight; by the slot where no weight is known. */
 static const char *consumer_name(pz_arena *a, bool one, const pz_consumer_note *c) {
-    if (!*c->via) return place(a, one, c->func, c->name);
-    const char *name = *c->weight ? pz_arena_printf(a, "%s (slot %s:%s)", c->weight, c->via, c->name)
-                                  : pz_arena_printf(a, "%s:%s", c->via, c->name);
+    const char *name = *c->weight ? c->weight : pz_arena_printf(a, "%s:%s", c->via, c->name);
     return name ? place(a, one, c->func, name) : NULL;
 }
 
