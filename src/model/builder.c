@@ -145,12 +145,13 @@ static pz_value *add(builder *b, const char *name, pz_value *x, pz_value *y) {
     return end_as(b, n, name, b->act);
 }
 
-/* Sum over the ranks, where there are several. */
+/* Sum over the ranks, where there are several. It stays f32 up to the residual add, so that fusing the two leaves the
+ * bits as they are. */
 static pz_value *reduce(builder *b, const char *name, pz_value *x) {
     if (b->tp == 1) return x;
     pz_node *n = begin(b, PZ_OP_ALL_REDUCE);
     give(b, n, "x", x);
-    return end_as(b, n, name, b->act);
+    return end_as(b, n, name, PZ_DT_F32);
 }
 
 static pz_value *feed_forward(builder *b, const char *const names[3], pz_value *x, pz_role gate_up, pz_role down) {
