@@ -29,7 +29,7 @@ const char *pz_version(void) {
     return PZ_VERSION;
 }
 
-pz_status pz_fail(pz_error *err, pz_status code, const char *fmt, ...) {
+pz_status(pz_fail)(pz_error *err, pz_status code, const char *fmt, ...) {
     if (err) {
         va_list ap;
         va_start(ap, fmt);

@@ -86,7 +86,7 @@ static void outfile_release(pz_outfile *o) {
 
 pz_status pz_outfile_open(pz_outfile *o, const char *path, pz_error *err) {
     *o = (pz_outfile){0};
-    struct stat old, link;
+    struct stat old = {0}, link;
     bool exists = stat(path, &old) == 0;
     if (exists && S_ISDIR(old.st_mode)) return pz_fail(err, PZ_E_IO, "%s: is a directory, expected a file", path);
     bool via_link = exists && lstat(path, &link) == 0 && S_ISLNK(link.st_mode);
