@@ -8,13 +8,10 @@
  *
  * --bless rewrites what follows "# ---" with what comes out now. Files whose name starts with _ are slow: they run only
  * with --slow. Other arguments select cases by a part of their path. */
-#include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "support.h"
 
-#include <cmocka.h>
+#include <dirent.h>
+#include <stdio.h>
 
 #include "base/file.h"
 #include "prezero/graph.h"

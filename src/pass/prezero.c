@@ -4,7 +4,7 @@
  * Consumers are nodes with the trait CONSUMER and the slots of calls. In execution order, each takes the nearest donor
  * before it in its function; what a donor's consumers need becomes one buffer, a slice for each:
  *
- *   %y, %r = add_rms_norm(%x, %res, @w)          %b = buffer {slices=[qkv]}
+ *   %y, %r = add_rms_norm(%x, %res, @w)          %b = buffer() {slices=[qkv]}
  *   %q = gemm(%y, @qkv)                    ->    %y, %r, %z = add_rms_norm(%x, %res, @w, zero_fill=%b)
  *                                                %q = gemm(%y, @qkv, into=%z:qkv)
  *
