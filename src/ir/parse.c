@@ -354,10 +354,12 @@ static pz_status parse_op(parser *p, pz_node **out, const pz_token *start) {
     }
     PZ_TRY(pz_node_new(p->f, -1, op, out, p->err));
     (*out)->callee = f;
+    PZ_TRY(parse_args(p, *out));
+    PZ_TRY(parse_attrs(p, *out));
+    /* Set last: until here messages carry the position of the token that is wrong. */
     (*out)->line = start->line;
     (*out)->col = start->col;
-    PZ_TRY(parse_args(p, *out));
-    return parse_attrs(p, *out);
+    return PZ_OK;
 }
 
 static pz_status parse_statement(parser *p) {
