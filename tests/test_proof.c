@@ -62,7 +62,7 @@ static void fill_shifted(fixture *f) {
 static void slice_too_short(fixture *f) {
     pz_fill *fill = &f->p->fills.at[1];
     slice(f, f->gate)->bytes -= 64;
-    fill->bytes -= 64;
+    f->p->places.at[fill->place].bytes = fill->bytes -= 64;
     f->p->fill_bytes -= 64;
 }
 static void slice_too_long(fixture *f) { /* moved to the end of the arena, where it disturbs nothing */
@@ -165,7 +165,7 @@ static void skips_unfilled(fixture *f) {
     pz_slice *s = slice(f, f->o); /* the last of its fill */
     s->filled = false;
     fill->level--;
-    fill->bytes -= s->bytes;
+    f->p->places.at[fill->place].bytes = fill->bytes -= s->bytes;
     f->p->fill_bytes -= s->bytes;
 }
 static void adds_without_zero(fixture *f) {
@@ -177,6 +177,9 @@ static void consumer_before_donor(fixture *f) {
     f->p->launches.at[f->norm2] = gate;
     f->p->fills.at[1].donor = f->norm2 + 1;
     slice(f, f->norm2)->consumer = f->norm2;
+}
+static void buffer_absent(fixture *f) {
+    f->p->fills.at[1].place = -1;
 }
 static void level_wrong(fixture *f) {
     f->p->fills.at[0].level = 1;
@@ -270,7 +273,7 @@ static const breakage breakages[] = {
     BREAKAGE(fill_too_long, "launch 10 fused_allreduce_rmsnorm @layers.0.post_attention_layernorm",
              "64 bytes too long"),
     BREAKAGE(fill_shifted, "launch 1", "slice qkv_a is not at byte"),
-    BREAKAGE(slice_too_short, "launch 11 gemm @layers.0.gate", "slice gate has 64 bytes"),
+    BREAKAGE(slice_too_short, "place %g", "not within buffer 10"),
     BREAKAGE(slice_too_long, "launch 11 gemm @layers.0.gate", "slice gate has 192 bytes"),
     BREAKAGE(slice_elsewhere, "launch 5 gemm @layers.0.q_b", "does not lie at slice q_b"),
     BREAKAGE(fill_late, "launch 2 gemm @layers.0.qkv_a", "come from launch 8, which is not before it"),
@@ -296,6 +299,7 @@ static const breakage breakages[] = {
     BREAKAGE(skips_unfilled, "launch 9 gemm @layers.0.o_proj", "slice o_proj is not filled"),
     BREAKAGE(adds_without_zero, "launch 15 gemm @lm_head", "nothing zeroes"),
     BREAKAGE(consumer_before_donor, "launch 10 gemm @layers.0.gate", "come from launch 11, which is not before it"),
+    BREAKAGE(buffer_absent, "launch 10", "not that of its buffer"),
     BREAKAGE(level_wrong, "launch 1", "level 1 but 3 slices are filled"),
     BREAKAGE(fill_bytes_wrong, "fills have", "the plan says"),
     BREAKAGE(arena_overflow, "place", "outside the arena"),

@@ -228,6 +228,9 @@ static pz_status check_fill(prover *pr, int fill) {
     if (over)
         return REFUSE(pr, f->donor, "its fill is %lld bytes too %s for its slices",
                       (long long)(over > 0 ? over : -over), over > 0 ? "long" : "short");
+    const pz_place *buffer = place_ok(pr, f->place) ? &p->places.at[f->place] : NULL;
+    if (f->bytes && (!buffer || buffer->offset != f->offset || buffer->bytes != f->bytes))
+        return REFUSE(pr, f->donor, "its fill of %lld bytes is not that of its buffer", (long long)f->bytes);
     if (filled != f->level) return REFUSE(pr, f->donor, "level %d but %d slices are filled", f->level, filled);
     pr->proven++;
     return PZ_OK;
