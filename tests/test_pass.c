@@ -126,7 +126,7 @@ static void test_lists(void **state) {
     assert_string_equal(report, "");
     pz_free(report);
     assert_ok(pz_graph_run_passes(g, " dce , prezero ", &report, &err), &err);
-    assert_contains(report, "dce: 3 removed\nprezero: 2 slices\n");
+    assert_contains(report, "dce: 3 removed\nprezero: 2 converted\n");
     pz_free(report);
     assert_fails(pz_graph_run_passes(NULL, "dce", NULL, &err), PZ_E_INVAL, &err, "no graph");
     pz_free(before);
@@ -206,6 +206,34 @@ static void test_failing_pass(void **state) {
     pz_graph_free(once);
 }
 
+/* A donor with more consumers than a buffer may have slices is left as it was, whole; the others are served. */
+static void test_full_donor(void **state) {
+    (void)state;
+    pz_error err = {0};
+    for (int n = PZ_MAX_SLOTS; n <= PZ_MAX_SLOTS + 1; n++) {
+        pz_str b = {0};
+        char *text = NULL;
+        pz_str_add(&b,
+                   "weight @n: bf16[64]\nweight @w: bf16[8,64]\nfunc @f(%h: bf16[m,64]) {\n  %x = rms_norm(%h, @n)\n");
+        for (int i = 0; i < n; i++) pz_str_addf(&b, "  %%g%d = gemm(%%x, @w)\n", i);
+        pz_str_add(&b, "  %y = rms_norm(%h, @n)\n  %last = gemm(%y, @w)\n  return %last\n}\n");
+        assert_ok(pz_str_take(&b, &text, &err), &err);
+        pz_graph *g = parse(text);
+        pz_pass_report r = {0};
+        assert_ok(pz_passes_run(g, "prezero", &r, &err), &err);
+        bool fits = n <= PZ_MAX_SLOTS;
+        assert_int_equal(r.passes.at[0].changed, fits ? n + 1 : 1);
+        assert_int_equal(r.donors.at[0].buffer != NULL, fits);
+        assert_non_null(r.donors.at[1].buffer);
+        for (int i = 0; i < n; i++)
+            assert_int_equal(r.consumers.at[i].reason, fits ? PZ_REASON_NONE : PZ_REASON_DONOR_FULL);
+        assert_int_equal(r.consumers.at[n].reason, PZ_REASON_NONE);
+        pz_pass_report_free(&r);
+        pz_graph_free(g);
+        pz_free(text);
+    }
+}
+
 /* ---- no memory ---- */
 enum { STEPS = 4 };
 typedef struct sweep {
@@ -278,11 +306,17 @@ static void test_describe_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),     cmocka_unit_test(test_describe),
-        cmocka_unit_test(test_reasons),   cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_lists),     cmocka_unit_test(test_broken_input),
-        cmocka_unit_test(test_dumps),     cmocka_unit_test(test_failing_pass),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_describe_no_memory),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_broken_input),
+        cmocka_unit_test(test_dumps),
+        cmocka_unit_test(test_failing_pass),
+        cmocka_unit_test(test_full_donor),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_describe_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ typedef struct pz_donor_note {
 typedef struct pz_pass_note {
     const char *pass;
     int changed;       /* matches, conversions, removals */
-    const char *count; /* what is counted: "fused", "slices", "removed" */
+    const char *count; /* what is counted: "fused", "removed", "converted" */
 } pz_pass_note;
 
 /* What the passes did. Zero-initialise; free with pz_pass_report_free. After an error it holds what was noted until

@@ -11,7 +11,6 @@
  * The edge %z proves the order, so no later change can break it unseen. Driven by traits and operand names alone. */
 #include <stdio.h>
 
-#include "ir/ir_internal.h" /* PZ_MAX_SLOTS */
 #include "pass/pass.h"
 
 typedef struct donor {
@@ -184,8 +183,8 @@ static const char *role_of(pz_arena *a, const char *weight) {
     if (n > SUFFIX && memcmp(from + n - SUFFIX, suffix, SUFFIX) == 0) n -= SUFFIX;
     const char *start = from + n;
     for (int parts = 0; start > from; start--) {
-        if (start[-1] == '.') parts++;
-        if (parts >= 2 && !is_digit(*start) && *start != '.') break;
+        if (start[-1] != '.' || ++parts < 2) continue;
+        if (!is_digit(*start) && *start != '.') break;
     }
     n -= (size_t)(start - from);
     if (n > MAX_ROLE) n = MAX_ROLE;
