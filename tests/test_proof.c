@@ -161,12 +161,12 @@ static void slice_without_skipping(fixture *f) {
     launch(f, f->lm_head)->slice = 0;
 }
 static void skips_unfilled(fixture *f) {
-    pz_fill *fill = &f->p->fills.at[0];
-    pz_slice *s = slice(f, f->o); /* the last of its fill */
-    s->filled = false;
-    fill->level--;
-    f->p->places.at[fill->place].bytes = fill->bytes -= s->bytes;
-    f->p->fill_bytes -= s->bytes;
+    pz_fill *fill = &f->p->fills.at[1];
+    slice(f, f->gate)->filled = false;
+    out(f, f->gate)->root = launch(f, f->gate)->out[0];
+    f->p->fill_bytes -= fill->bytes;
+    fill->bytes = fill->level = 0;
+    fill->place = -1;
 }
 static void adds_without_zero(fixture *f) {
     launch(f, f->lm_head)->strategy = PZ_ZERO_NONE;
@@ -296,7 +296,7 @@ static const breakage breakages[] = {
     BREAKAGE(not_active, "launch 9 gemm @layers.0.o_proj", "does not add"),
     BREAKAGE(skips_without_slice, "launch 15 gemm @lm_head", "without a slice"),
     BREAKAGE(slice_without_skipping, "launch 15 gemm @lm_head", "has a slice but strategy self"),
-    BREAKAGE(skips_unfilled, "launch 9 gemm @layers.0.o_proj", "slice o_proj is not filled"),
+    BREAKAGE(skips_unfilled, "launch 11 gemm @layers.0.gate", "slice gate is not filled"),
     BREAKAGE(adds_without_zero, "launch 15 gemm @lm_head", "nothing zeroes"),
     BREAKAGE(consumer_before_donor, "launch 10 gemm @layers.0.gate", "come from launch 11, which is not before it"),
     BREAKAGE(buffer_absent, "launch 10", "not that of its buffer"),

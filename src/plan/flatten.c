@@ -4,7 +4,7 @@
 #include "plan/build.h"
 
 /* A function that calls others twice at each of 64 levels would never end. */
-enum { PZ_MAX_DEPTH = 64, PZ_MAX_LAUNCHES = 1 << 20 };
+enum { PZ_MAX_DEPTH = 64, PZ_MAX_LAUNCHES = 1 << 17 };
 
 /* What a value of one inlined instance of a function is: a place, or the zeroed buffer of a fill. */
 typedef struct binding {

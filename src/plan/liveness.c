@@ -97,9 +97,12 @@ static pz_status mark_waits(pz_plan *p, int reused_until, pz_error *err) {
     int n = p->launches.n, until = reused_until;
     int *reach = pz_calloc((size_t)n + 1, sizeof *reach); /* [first] = last launch that touches what `first` wrote */
     if (!reach) return PZ_NOMEM(err);
-    for (int i = 0; i < p->places.n; i++) {
-        const pz_place *pl = &p->places.at[i];
-        if (pl->root == i && pl->first >= 0 && reach[pl->first] < pl->last) reach[pl->first] = pl->last;
+    for (int i = 0; i < n; i++) {
+        pz_access acc[PZ_MAX_ACCESSES];
+        for (int k = pz_launch_accesses(p, i, acc) - 1; k >= 0; k--) {
+            int first = p->places.at[p->places.at[acc[k].place].root].first;
+            if (first >= 0) reach[first] = i;
+        }
     }
     for (int i = 0; i < n; i++) {
         pz_launch *la = &p->launches.at[i];

@@ -25,7 +25,7 @@ typedef struct prover {
 /* "launch 12 gemm @layers.3.qkv_a" */
 static const char *describe(const prover *pr, int launch, char buf[160]) {
     if (launch < 0 || launch >= pr->p->launches.n) {
-        snprintf(buf, 160, "launch %d", launch);
+        snprintf(buf, 160, launch < 0 ? "launch %d" : "the caller, after launch %d", launch < 0 ? launch : launch - 1);
         return buf;
     }
     const pz_launch *la = &pr->p->launches.at[launch];
@@ -239,8 +239,8 @@ static pz_status check_fill(prover *pr, int fill) {
 /* ---- accesses ---- */
 static pz_status check_order(prover *pr, int launch, const pz_access *a, const span *s) {
     /* Who read an input last is not kept: whoever overwrites one has to be ordered after all before. */
-    bool input = s->writer < 0;
-    if (input && a->kind == PZ_READ) return PZ_OK;
+    bool input = s->writer < 0, caller = launch == pr->p->launches.n; /* who waits for everything */
+    if (caller || (input && a->kind == PZ_READ)) return PZ_OK;
     int from = input ? 0 : s->writer;
     if (launch <= from || pr->idle[launch + 1] == pr->idle[from + 1]) return PZ_OK;
     return REFUSE(pr, launch, "%s is not ordered after launch %d: it or a launch between does not wait",
@@ -364,13 +364,13 @@ static pz_status check_begin(prover *pr) {
 static pz_status check_output(prover *pr, int place) {
     if (!place_ok(pr, place)) return pz_fail(pr->err, PZ_E_PROOF, "output place %d does not exist", place);
     const pz_place *pl = &pr->p->places.at[place];
-    int last = pr->p->launches.n - 1;
-    PZ_TRY(check_access(pr, last, &(pz_access){PZ_READ, pl->offset, pl->bytes, place}));
+    int after = pr->p->launches.n;
+    PZ_TRY(check_access(pr, after, &(pz_access){PZ_READ, pl->offset, pl->bytes, place}));
     if (pl->type.dt != PZ_DT_FIXED) return PZ_OK;
     if (!is_norm(pr, pl->scale_norm) || !pl->scale_weight)
         return pz_fail(pr->err, PZ_E_PROOF, "%s is a fixed accumulator without a unit", pl->name);
     const pz_place *norm = &pr->p->places.at[pl->scale_norm];
-    return check_access(pr, last, &(pz_access){PZ_READ, norm->offset, norm->bytes, pl->scale_norm});
+    return check_access(pr, after, &(pz_access){PZ_READ, norm->offset, norm->bytes, pl->scale_norm});
 }
 
 static pz_status check_end(prover *pr) {
