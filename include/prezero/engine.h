@@ -28,12 +28,14 @@ PZ_API void pz_tokenizer_close(pz_tokenizer *tok);
 PZ_API pz_status pz_tokenizer_encode(const pz_tokenizer *tok, const char *text, size_t size, int add_bos, int32_t **ids,
                                      size_t *n, pz_error *err);
 /* Decodes ids to text (pz_free); special tokens are left out when skip_special is 1. Bytes that do not form UTF-8 come
- * out as U+FFFD. */
+ * out as U+FFFD; an id without a token (a model may have more rows than its tokenizer has tokens) as nothing. E_RANGE
+ * for negative ids. */
 PZ_API pz_status pz_tokenizer_decode(const pz_tokenizer *tok, const int32_t *ids, size_t n, int skip_special,
                                      char **text, pz_error *err);
 PZ_API int pz_tokenizer_vocab_size(const pz_tokenizer *tok);
 
-/* Streaming decoder: never emits a part of a UTF-8 character. */
+/* Streaming decoder: never emits a part of a UTF-8 character; leaves special tokens out. All of it together is what
+ * pz_tokenizer_decode gives with skip_special 1. */
 typedef struct pz_detokenizer pz_detokenizer;
 PZ_API pz_status pz_detokenizer_new(const pz_tokenizer *tok, pz_detokenizer **out, pz_error *err);
 /* Adds one id; *text (valid until the next call) is what can now be shown, possibly "". */
