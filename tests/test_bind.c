@@ -198,14 +198,14 @@ static void check_parts(const pz_hf_config *c, const pz_checkpoint *ck, const pz
     } while (0)
 
 /* ---- every weight of every naming ---- */
-static void check_model(bool packed, bool q_lora, const char *prefix, const char *config_prefix) {
+static void check_model(bool packed, bool config_packed, bool q_lora, const char *prefix, const char *config_prefix) {
     maker m;
     unsigned char *data;
     prefix_of_maker = prefix;
     make_items(&m, packed, q_lora);
     prefix_of_maker = "";
     pz_checkpoint *ck = make_checkpoint(&m, false, &data);
-    pz_hf_config c = make_config(true, packed, q_lora, false);
+    pz_hf_config c = make_config(true, config_packed, q_lora, false);
     snprintf(c.prefix, sizeof c.prefix, "%s", config_prefix);
     pz_graph *g = graph_of(&c);
     CHECK_PARTS("embed", PZ_DT_BF16, "model.embed_tokens.weight");
@@ -266,7 +266,7 @@ static void check_model(bool packed, bool q_lora, const char *prefix, const char
 static void test_namings(void **state) {
     (void)state;
     static const char *const prefixes[] = {"", "language_model."};
-    for (int i = 0; i < 16; i++) check_model(i & 1, i & 2, prefixes[i >> 2 & 1], prefixes[i >> 3 & 1]);
+    for (int i = 0; i < 32; i++) check_model(i & 1, i & 16, i & 2, prefixes[i >> 2 & 1], prefixes[i >> 3 & 1]);
 }
 
 static void test_tied(void **state) {
@@ -530,6 +530,9 @@ static void test_foreign_weights(void **state) {
         pz_weight foreign = {.name = names[i], .type = pz_type_make(PZ_DT_BF16, 2, 48, 20, 0)};
         assert_fails(pz_weight_bind(&c, ck, &foreign, &w, &err), PZ_E_NOTFOUND, &err, names[i], "no weight");
     }
+    c.correction_bias = false;
+    pz_weight bias = {.name = "layers.1.gate_bias", .type = pz_type_make(PZ_DT_F32, 1, 3, 0, 0)};
+    assert_fails(pz_weight_bind(&c, ck, &bias, &w, &err), PZ_E_NOTFOUND, &err, "gate_bias", "no weight");
     pz_weight wrong = {.name = "layers.1.q_b", .type = pz_type_make(PZ_DT_BF16, 2, 24, 20, 0)};
     assert_fails(pz_weight_bind(&c, ck, &wrong, &w, &err), PZ_E_TYPE, &err, "layers.1.q_b", "bf16[24,20]",
                  "bf16[48,20]");
