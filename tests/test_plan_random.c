@@ -22,7 +22,7 @@ typedef struct gen_value {
 typedef struct gen_func {
     int n_params, n_results;
     gen_value params[4], results[2]; /* types */
-    char slots[4][8];
+    char slots[4][16];
     int n_slots;
 } gen_func;
 
@@ -65,7 +65,7 @@ static const char *out_type(const gen_value *x) {
 }
 
 static void gen_norm(body *b, const gen_value *x) {
-    char type[32];
+    char type[48];
     snprintf(type, sizeof type, "bf16[%d]", x->cols);
     int w = add_weight(b->g, type);
     const gen_value *res = NULL;
@@ -86,7 +86,7 @@ static void gen_gemm(body *b, const gen_value *x) {
     static const int widths[] = {8, 24, 64, 128, 256, 512};
     int n = widths[pick(b->g, 6)];
     bool mx = x->cols % 32 == 0 && pick(b->g, 10) == 0;
-    char type[32];
+    char type[48];
     snprintf(type, sizeof type, "%s[%d,%d]", mx ? "mxfp4" : "bf16", n, x->cols);
     int w = add_weight(b->g, type);
     const char *accum = x->norm && pick(b->g, 4) ? "fixed" : pick(b->g, 2) ? "f32" : "bf16";
