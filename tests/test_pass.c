@@ -234,6 +234,29 @@ static void test_full_donor(void **state) {
     }
 }
 
+/* Calls nested as deep as there are functions, and as many dead functions beside them. */
+static void test_deep_calls(void **state) {
+    (void)state;
+    enum { DEPTH = 20000 };
+    pz_error err = {0};
+    pz_str b = {0};
+    char *text = NULL;
+    pz_graph *g;
+    pz_pass_report r = {0};
+    for (int i = 0; i < DEPTH; i++)
+        pz_str_addf(&b, "func @f%d(%%h: bf16[m,64]) {\n  %%x = call @f%d(%%h)\n  return %%x\n}\n", i, i + 1);
+    pz_str_addf(&b, "func @f%d(%%h: bf16[m,64]) opaque -> (bf16[m,64])\n", DEPTH);
+    for (int i = 0; i < DEPTH; i++) pz_str_addf(&b, "func @d%d(%%h: bf16[m,64]) {\n  return %%h\n}\n", i);
+    assert_ok(pz_str_take(&b, &text, &err), &err);
+    g = parse(text);
+    assert_ok(pz_passes_run(g, "dce,prezero", &r, &err), &err);
+    assert_int_equal(r.passes.at[0].changed, DEPTH);
+    assert_int_equal(g->funcs.n, DEPTH + 1);
+    pz_pass_report_free(&r);
+    pz_graph_free(g);
+    pz_free(text);
+}
+
 /* ---- no memory ---- */
 enum { STEPS = 4 };
 typedef struct sweep {
@@ -306,17 +329,12 @@ static void test_describe_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_describe),
-        cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_broken_input),
-        cmocka_unit_test(test_dumps),
-        cmocka_unit_test(test_failing_pass),
-        cmocka_unit_test(test_full_donor),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_describe_no_memory),
+        cmocka_unit_test(test_table),      cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_reasons),    cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_lists),      cmocka_unit_test(test_broken_input),
+        cmocka_unit_test(test_dumps),      cmocka_unit_test(test_failing_pass),
+        cmocka_unit_test(test_full_donor), cmocka_unit_test(test_deep_calls),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_describe_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

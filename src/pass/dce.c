@@ -61,10 +61,11 @@ static pz_status remove_nodes(pz_func *f, int *changed, pz_error *err) {
     return st;
 }
 
+/* The donor that fills a buffer; a well-formed graph has exactly one. */
 static pz_node *donor_of(const pz_func *f, const pz_node *buffer) {
-    for (int i = pz_node_position(buffer) + 1; i < f->nodes.n; i++)
-        if (pz_node_arg_value(f->nodes.at[i], "zero_fill") == buffer->results.at[0]) return f->nodes.at[i];
-    return NULL;
+    int i = pz_node_position(buffer) + 1;
+    while (pz_node_arg_value(f->nodes.at[i], "zero_fill") != buffer->results.at[0]) i++;
+    return f->nodes.at[i];
 }
 
 static bool slice_used(const pz_func *f, const pz_value *z, const char *slice) {
@@ -92,7 +93,6 @@ static pz_status drop_fill(pz_node *donor, pz_node *buffer, pz_error *err) {
 static pz_status trim_buffer(pz_func *f, pz_node *buffer, int *changed, pz_error *err) {
     pz_node *donor = donor_of(f, buffer);
     const pz_attr *slices = pz_node_attr(buffer, "slices");
-    if (!donor || !slices || slices->n_strs == 0) return PZ_OK;
     const pz_value *z = pz_node_result(donor, "z");
     PZ_VEC(const char *) used = {0};
     pz_status st = PZ_OK;
@@ -114,11 +114,20 @@ static pz_status trim_buffers(pz_func *f, int *changed, pz_error *err) {
     return PZ_OK;
 }
 
-static void mark_reached(const pz_func *f, bool *reached) {
-    if (reached[f->index]) return;
-    reached[f->index] = true;
-    for (int i = 0; i < f->nodes.n; i++)
-        if (f->nodes.at[i]->callee) mark_reached(f->nodes.at[i]->callee, reached);
+/* Marks what the entry reaches. todo has room for every function: calls may nest as deep as there are functions. */
+static void mark_reached(const pz_graph *g, bool *reached, int *todo) {
+    int n = 0;
+    todo[n++] = 0;
+    reached[0] = true;
+    while (n > 0) {
+        const pz_func *f = g->funcs.at[todo[--n]];
+        for (int i = 0; i < f->nodes.n; i++) {
+            const pz_func *callee = f->nodes.at[i]->callee;
+            if (!callee || reached[callee->index]) continue;
+            reached[callee->index] = true;
+            todo[n++] = callee->index;
+        }
+    }
 }
 
 static void free_func(pz_func *f) {
@@ -135,11 +144,15 @@ static void free_func(pz_func *f) {
 }
 
 static pz_status remove_funcs(pz_graph *g, int *changed, pz_error *err) {
-    if (g->funcs.n == 0) return PZ_OK;
     bool *reached = pz_calloc((size_t)g->funcs.n, sizeof *reached);
-    if (!reached) return PZ_NOMEM(err);
+    int *todo = pz_calloc((size_t)g->funcs.n, sizeof *todo);
     int kept = 0;
-    mark_reached(g->funcs.at[0], reached);
+    if (reached && todo) mark_reached(g, reached, todo);
+    pz_free(todo);
+    if (!reached || !todo) {
+        pz_free(reached);
+        return PZ_NOMEM(err);
+    }
     for (int i = 0; i < g->funcs.n; i++) {
         pz_func *f = g->funcs.at[i];
         if (!reached[i]) {

@@ -38,7 +38,8 @@ typedef struct state {
     pz_graph *g;
     PZ_VEC(donor) donors;
     PZ_VEC(consumer) consumers;
-    int next_z; /* number of the next fresh value name */
+    bool *called; /* by function index: some call names it */
+    int next_z;   /* number of the next fresh value name */
 } state;
 
 static bool dtype_is_quantized(pz_dtype dt) {
@@ -137,17 +138,20 @@ static pz_status add_slots(state *s, pz_node *call, int nearest, pz_reason reaso
     return PZ_OK;
 }
 
-static bool is_called(const pz_graph *g, const pz_func *f) {
-    for (int i = 0; i < g->funcs.n; i++)
-        for (int j = 0; j < g->funcs.at[i]->nodes.n; j++)
-            if (g->funcs.at[i]->nodes.at[j]->callee == f) return true;
-    return false;
+static pz_status find_called(state *s, pz_error *err) {
+    s->called = pz_calloc((size_t)s->g->funcs.n, sizeof *s->called);
+    if (!s->called) return PZ_NOMEM(err);
+    for (int i = 0; i < s->g->funcs.n; i++) {
+        const pz_func *f = s->g->funcs.at[i];
+        for (int j = 0; j < f->nodes.n; j++)
+            if (f->nodes.at[j]->callee) s->called[f->nodes.at[j]->callee->index] = true;
+    }
+    return PZ_OK;
 }
 
 /* Nobody looks inside an opaque function: its gemms are reached through slots of calls or not at all. Elsewhere, too, a
  * gemm with a slot is for the callers to serve. */
 static pz_status scan(state *s, const pz_func *f, pz_error *err) {
-    bool called = is_called(s->g, f);
     pz_reason hidden = f->opaque ? PZ_REASON_OPAQUE : PZ_REASON_NONE;
     int nearest = -1;
     for (int i = 0; i < f->nodes.n; i++) {
@@ -155,7 +159,7 @@ static pz_status scan(state *s, const pz_func *f, pz_error *err) {
         consumer c = {.node = n, .gemm = n, .donor = nearest, .reason = hidden};
         if (slot_of(n) && !f->opaque) c.reason = PZ_REASON_UNCALLED;
         if (n->callee) PZ_TRY(add_slots(s, n, nearest, hidden, err));
-        if (is_consumer(n) && !(called && slot_of(n))) PZ_TRY(add_consumer(s, c, err));
+        if (is_consumer(n) && !(s->called[f->index] && slot_of(n))) PZ_TRY(add_consumer(s, c, err));
         if (f->opaque || !pz_node_has(n, PZ_TRAIT_DONOR)) continue;
         nearest = s->donors.n;
         PZ_TRY(add_donor(s, n, i, err));
@@ -312,11 +316,12 @@ static pz_status note_all(const state *s, pz_pass_report *report, pz_error *err)
 
 pz_status pz_pass_prezero(pz_graph *g, pz_pass_report *report, int *changed, pz_error *err) {
     state s = {.g = g};
-    pz_status st = PZ_OK;
+    pz_status st = find_called(&s, err);
     for (int i = 0; i < g->funcs.n && st == PZ_OK; i++) st = scan(&s, g->funcs.at[i], err);
     if (st == PZ_OK) st = convert_all(&s, changed, err);
     if (st == PZ_OK) st = note_all(&s, report, err);
     pz_vec_free(&s.donors);
     pz_vec_free(&s.consumers);
+    pz_free(s.called);
     return st;
 }
