@@ -310,102 +310,98 @@ static void test_rope(void **state) {
 }
 
 /* ---- what is wrong with one tensor ---- */
+static const struct {
+    const char *item;  /* part of the tensor's name */
+    const char *dtype; /* NULL: the tensor is taken away */
+    int64_t shape[2];
+    const char *weight;
+    pz_status status;
+    const char *texts[3];
+} bad_tensors[] = {
+    {"model.norm.weight",
+     NULL,
+     {0},
+     "norm",
+     PZ_E_NOTFOUND,
+     {"model.norm.weight", "language_model.model.norm.weight", ""}},
+    {"layers.1.self_attn.kv_a_proj",
+     NULL,
+     {0},
+     "layers.1.qkv_a",
+     PZ_E_NOTFOUND,
+     {"layers.1.self_attn.kv_a_proj_with_mqa.weight", "no tensor", ""}},
+    {"e_score_correction_bias",
+     NULL,
+     {0},
+     "layers.1.gate_bias",
+     PZ_E_NOTFOUND,
+     {"model.layers.1.mlp.gate.e_score_correction_bias", "", ""}},
+    {"experts.2.up_proj.weight_scale",
+     NULL,
+     {0},
+     "layers.1.experts.gate_up",
+     PZ_E_NOTFOUND,
+     {"experts.2.up_proj.weight_scale", "", ""}},
+    {"model.norm.weight", "BF16", {63, 0}, "norm", PZ_E_TYPE, {"model.norm.weight", "BF16 [63]", "BF16 or F32 [64]"}},
+    {"model.norm.weight", "BF16", {64, 1}, "norm", PZ_E_TYPE, {"BF16 [64, 1]", "[64]", ""}},
+    {"model.norm.weight", "F16", {64, 0}, "norm", PZ_E_TYPE, {"F16 [64]", "BF16 or F32 [64]", ""}},
+    {"lm_head.weight", "BF16", {64, 10}, "lm_head", PZ_E_TYPE, {"lm_head.weight", "BF16 [64, 10]", "[10, 64]"}},
+    {"lm_head.weight", "BF16", {640, 0}, "lm_head", PZ_E_TYPE, {"BF16 [640]", "[10, 64]", ""}},
+    {"layers.0.self_attn.q_a_proj",
+     "BF16",
+     {21, 64},
+     "layers.0.qkv_a",
+     PZ_E_TYPE,
+     {"q_a_proj.weight", "[21, 64]", "[20, 64]"}},
+    {"layers.0.self_attn.q_a_proj",
+     "F32",
+     {20, 64},
+     "layers.0.qkv_a",
+     PZ_E_TYPE,
+     {"kv_a_proj_with_mqa", "is bf16", "are f32"}},
+    {"layers.0.self_attn.o_proj",
+     "U8",
+     {64, 24},
+     "layers.0.o_proj",
+     PZ_E_TYPE,
+     {"U8 [64, 24]", "BF16 or F32 [64, 48]", "is quantized"}},
+    {"experts.1.down_proj.weight\n",
+     "BF16",
+     {64, 32},
+     "layers.1.experts.down",
+     PZ_E_TYPE,
+     {"experts.1.down_proj.weight", "BF16 [64, 32]", "U8 [64, 16] (mxfp4"}},
+    {"experts.1.down_proj.weight\n",
+     "U8",
+     {64, 32},
+     "layers.1.experts.down",
+     PZ_E_TYPE,
+     {"U8 [64, 32]", "U8 [64, 16]", ""}},
+    {"experts.1.down_proj.weight_scale",
+     "U8",
+     {64, 2},
+     "layers.1.experts.down",
+     PZ_E_TYPE,
+     {"U8 [64, 2]", "U8 [64, 1]", "e8m0"}},
+    {"experts.1.down_proj.weight_scale",
+     "F32",
+     {64, 1},
+     "layers.1.experts.down",
+     PZ_E_TYPE,
+     {"F32 [64, 1]", "U8 [64, 1]", ""}},
+};
+
 static void test_bad_tensors(void **state) {
     (void)state;
-    static const struct {
-        const char *item;  /* part of the tensor's name */
-        const char *dtype; /* NULL: the tensor is taken away */
-        int64_t shape[2];
-        const char *weight;
-        pz_status status;
-        const char *texts[3];
-    } cases[] = {
-        {"model.norm.weight",
-         NULL,
-         {0},
-         "norm",
-         PZ_E_NOTFOUND,
-         {"model.norm.weight", "language_model.model.norm.weight", ""}},
-        {"layers.1.self_attn.kv_a_proj",
-         NULL,
-         {0},
-         "layers.1.qkv_a",
-         PZ_E_NOTFOUND,
-         {"layers.1.self_attn.kv_a_proj_with_mqa.weight", "no tensor", ""}},
-        {"e_score_correction_bias",
-         NULL,
-         {0},
-         "layers.1.gate_bias",
-         PZ_E_NOTFOUND,
-         {"model.layers.1.mlp.gate.e_score_correction_bias", "", ""}},
-        {"experts.2.up_proj.weight_scale",
-         NULL,
-         {0},
-         "layers.1.experts.gate_up",
-         PZ_E_NOTFOUND,
-         {"experts.2.up_proj.weight_scale", "", ""}},
-        {"model.norm.weight",
-         "BF16",
-         {63, 0},
-         "norm",
-         PZ_E_TYPE,
-         {"model.norm.weight", "BF16 [63]", "BF16 or F32 [64]"}},
-        {"model.norm.weight", "BF16", {64, 1}, "norm", PZ_E_TYPE, {"BF16 [64, 1]", "[64]", ""}},
-        {"model.norm.weight", "F16", {64, 0}, "norm", PZ_E_TYPE, {"F16 [64]", "BF16 or F32 [64]", ""}},
-        {"lm_head.weight", "BF16", {64, 10}, "lm_head", PZ_E_TYPE, {"lm_head.weight", "BF16 [64, 10]", "[10, 64]"}},
-        {"lm_head.weight", "BF16", {640, 0}, "lm_head", PZ_E_TYPE, {"BF16 [640]", "[10, 64]", ""}},
-        {"layers.0.self_attn.q_a_proj",
-         "BF16",
-         {21, 64},
-         "layers.0.qkv_a",
-         PZ_E_TYPE,
-         {"q_a_proj.weight", "[21, 64]", "[20, 64]"}},
-        {"layers.0.self_attn.q_a_proj",
-         "F32",
-         {20, 64},
-         "layers.0.qkv_a",
-         PZ_E_TYPE,
-         {"kv_a_proj_with_mqa", "is bf16", "are f32"}},
-        {"layers.0.self_attn.o_proj",
-         "U8",
-         {64, 24},
-         "layers.0.o_proj",
-         PZ_E_TYPE,
-         {"U8 [64, 24]", "BF16 or F32 [64, 48]", "is quantized"}},
-        {"experts.1.down_proj.weight\n",
-         "BF16",
-         {64, 32},
-         "layers.1.experts.down",
-         PZ_E_TYPE,
-         {"experts.1.down_proj.weight", "BF16 [64, 32]", "U8 [64, 16] (mxfp4"}},
-        {"experts.1.down_proj.weight\n",
-         "U8",
-         {64, 32},
-         "layers.1.experts.down",
-         PZ_E_TYPE,
-         {"U8 [64, 32]", "U8 [64, 16]", ""}},
-        {"experts.1.down_proj.weight_scale",
-         "U8",
-         {64, 2},
-         "layers.1.experts.down",
-         PZ_E_TYPE,
-         {"U8 [64, 2]", "U8 [64, 1]", "e8m0"}},
-        {"experts.1.down_proj.weight_scale",
-         "F32",
-         {64, 1},
-         "layers.1.experts.down",
-         PZ_E_TYPE,
-         {"F32 [64, 1]", "U8 [64, 1]", ""}},
-    };
     pz_hf_config c = make_config(true, false, true, false);
     pz_graph *g = graph_of(&c);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof bad_tensors / sizeof *bad_tensors; i++) {
         maker m;
         unsigned char *data;
         make_items(&m, false, true);
         item *it = NULL;
         char part[96];
-        snprintf(part, sizeof part, "%s", cases[i].item);
+        snprintf(part, sizeof part, "%s", bad_tensors[i].item);
         size_t len = strlen(part);
         if (part[len - 1] == '\n') { /* the whole rest of the name */
             part[len - 1] = 0;
@@ -417,18 +413,19 @@ static void test_bad_tensors(void **state) {
             it = find_item(&m, part);
         }
         assert_non_null(it);
-        if (cases[i].dtype) {
-            it->dtype = cases[i].dtype;
-            memcpy(it->shape, cases[i].shape, sizeof it->shape);
+        if (bad_tensors[i].dtype) {
+            it->dtype = bad_tensors[i].dtype;
+            memcpy(it->shape, bad_tensors[i].shape, sizeof it->shape);
         } else {
             *it = m.items[--m.n];
         }
         pz_checkpoint *ck = make_checkpoint(&m, false, &data);
         pz_host_weight w;
         pz_error err = {0};
-        pz_status st = pz_weight_bind(&c, ck, pz_graph_find_weight(g, cases[i].weight), &w, &err);
-        if (st != cases[i].status) fail_msg("case %zu: %s (%s)", i, pz_status_name(st), err.msg);
-        assert_fails(st, cases[i].status, &err, cases[i].texts[0], cases[i].texts[1], cases[i].texts[2]);
+        pz_status st = pz_weight_bind(&c, ck, pz_graph_find_weight(g, bad_tensors[i].weight), &w, &err);
+        if (st != bad_tensors[i].status) fail_msg("case %zu: %s (%s)", i, pz_status_name(st), err.msg);
+        assert_fails(st, bad_tensors[i].status, &err, bad_tensors[i].texts[0], bad_tensors[i].texts[1],
+                     bad_tensors[i].texts[2]);
         assert_null(w.parts.at);
         assert_null(w.owned);
         pz_checkpoint_close(ck);

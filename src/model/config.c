@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hugging Face config.json of the DeepSeek-V2/V3 family. Every number is held to a range here, so that no product of
- * sizes can overflow later. */
+ * sizes can overflow later and no weight has more than 2^48 elements. */
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -77,12 +77,12 @@ static const int_field sizes[] = {
     INT("qk_rope_head_dim", rope, true, 2, 1 << 12),
     INT("v_head_dim", v, true, 1, 1 << 12),
     INT("max_position_embeddings", max_positions, true, 1, 1 << 30),
-    INT("n_routed_experts", experts, false, 0, 1 << 14),
+    INT("n_routed_experts", experts, false, 0, 1 << 12),
     INT("bos_token_id", bos, false, 0, 1 << 24),
 };
 
 static const int_field moe_sizes[] = {
-    INT("moe_intermediate_size", moe_intermediate, true, 1, 1 << 20),
+    INT("moe_intermediate_size", moe_intermediate, true, 1, 1 << 18),
     INT("n_shared_experts", shared_experts, false, 0, 1 << 6),
     INT("num_experts_per_tok", top_k, true, 1, 1 << 14),
     INT("n_group", n_group, false, 1, 1 << 14),
