@@ -148,7 +148,7 @@ static void test_text(void **state) {
                           "3 of 3, 790528 bytes each");
     assert_contains(text, "    * 3      790528 bytes");
     assert_contains(text, "m = 48: ");
-    assert_contains(text, "not split here: lm_head");
+    assert_contains(text, "      lm_head: not split, so nothing to zero\n");
     assert_contains(text, "m > 48, and prompt processing: no rider and no buffer");
     assert_null(strstr(text, "plan of"));
     assert_null(strstr(text, "func @"));

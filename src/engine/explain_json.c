@@ -66,8 +66,9 @@ static json_t *slices(const pz_plan *p, const pz_fill *f) {
     bool ok = list != NULL;
     for (int s = f->first_slice; ok && s < f->first_slice + f->n_slices; s++) {
         const pz_slice *sl = &p->slices.at[s];
-        ok = json_array_append_new(list, json_pack("{s:s, s:b, s:b, s:I}", "name", sl->name, "active", sl->active,
-                                                   "filled", sl->filled, "bytes", (json_int_t)sl->bytes)) == 0;
+        ok = json_array_append_new(list, json_pack("{s:s, s:b, s:b, s:I, s:s}", "name", sl->name, "active", sl->active,
+                                                   "filled", sl->filled, "bytes", (json_int_t)sl->bytes, "detail",
+                                                   pz_slice_inactive_reason(p, sl))) == 0;
     }
     return keep(list, ok);
 }

@@ -36,10 +36,10 @@ static pz_status group_fills(const pz_plan *p, fill_groups *groups, pz_error *er
     return PZ_OK;
 }
 
-/* Names of the first `level` active slices (active), or of the slices that are not active. */
-static void add_slices(pz_str *b, const pz_plan *p, const pz_fill *f, bool active, int level) {
-    for (int s = f->first_slice, n = 0; s < f->first_slice + f->n_slices && n < level; s++)
-        if (p->slices.at[s].active == active) pz_str_addf(b, "%s%s", n++ ? " | " : "", p->slices.at[s].name);
+/* Names of the first `level` active slices. */
+static void add_slices(pz_str *b, const pz_plan *p, const pz_fill *f, int level) {
+    for (int s = f->first_slice, n = 0; n < level; s++)
+        if (p->slices.at[s].active) pz_str_addf(b, "%s%s", n++ ? " | " : "", p->slices.at[s].name);
 }
 
 static void add_group(pz_str *b, const pz_plan *p, const fill_group *g) {
@@ -58,13 +58,13 @@ static void add_group(pz_str *b, const pz_plan *p, const fill_group *g) {
         pz_str_addf(b, "    %c %d  %10lld bytes  fill %7.3f us  adds %7.3f us  replaces %7.3f us  %-6s  ",
                     i == f->level ? '*' : ' ', i, (long long)bytes, r->fill_us, r->added_us, r->replaced_us,
                     pz_gate_text(r->verdict));
-        add_slices(b, p, f, true, i);
+        add_slices(b, p, f, i);
         pz_str_add(b, "\n");
     }
-    if (f->n_active == f->n_slices) return;
-    pz_str_add(b, "      not split here: ");
-    add_slices(b, p, f, false, f->n_slices);
-    pz_str_add(b, "\n");
+    for (int s = f->first_slice; s < f->first_slice + f->n_slices; s++) {
+        const pz_slice *sl = &p->slices.at[s];
+        if (!sl->active) pz_str_addf(b, "      %s: %s\n", sl->name, pz_slice_inactive_reason(p, sl));
+    }
 }
 
 static pz_status add_bucket(pz_str *b, const pz_plan *p, bool with_plan, pz_error *err) {

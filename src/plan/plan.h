@@ -113,6 +113,10 @@ typedef struct pz_slice {
     bool filled;           /* within the level: the donor writes the zeros, the GEMM skips them */
 } pz_slice;
 
+/* Why a slice is not active: "not split, so nothing to zero", ...; "" if it is. Static string. */
+struct pz_plan;
+const char *pz_slice_inactive_reason(const struct pz_plan *p, const pz_slice *s);
+
 typedef struct pz_fill {
     int donor;                                  /* launch */
     int place;                                  /* the buffer's place, -1 at level 0 */

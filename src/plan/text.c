@@ -38,6 +38,13 @@ static void add_gemm(pz_str *b, const pz_plan *p, const pz_launch *la) {
     pz_str_add(b, "}");
 }
 
+const char *pz_slice_inactive_reason(const pz_plan *p, const pz_slice *s) {
+    if (s->active) return "";
+    if (s->consumer < 0) return "nobody takes it";
+    return p->launches.at[s->consumer].op == PZ_OP_GEMM ? "not split, so nothing to zero"
+                                                        : "the kernel behind the call is not known";
+}
+
 /* One line for the rider, one for each of its slices in the order of the levels. */
 static void add_fill(pz_str *b, const pz_plan *p, const pz_fill *f) {
     pz_str_addf(b, "       rider: level %d of %d", f->level, f->n_active);
@@ -48,10 +55,7 @@ static void add_fill(pz_str *b, const pz_plan *p, const pz_fill *f) {
         const pz_slice *sl = &p->slices.at[s];
         pz_str_addf(b, "         %s: ", sl->name);
         if (!sl->active) {
-            const pz_launch *la = sl->consumer >= 0 ? &p->launches.at[sl->consumer] : NULL;
-            pz_str_add(b, !la                    ? "nobody takes it\n"
-                          : la->op == PZ_OP_GEMM ? "not split, so nothing to zero\n"
-                                                 : "not active, the kernel behind the call is not known\n");
+            pz_str_addf(b, "%s\n", pz_slice_inactive_reason(p, sl));
             continue;
         }
         const pz_gate_result *g = &f->gates.at[level++];
