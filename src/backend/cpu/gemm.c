@@ -178,17 +178,23 @@ static void all_units(const gemm_job *j, int tid, int nthreads) {
     }
 }
 
-/* REDUCE: adds the splits in order, then converts once. */
+/* REDUCE: adds the splits in order: as integers, like the other strategies, if fixed; else in f32, rounded once. */
 static void reduce(const gemm_job *j, int tid, int nthreads) {
     int64_t begin, end, tile_n = j->l->gemm.tile_n;
     float *sum = pz_cpu_thread_scratch(j->r, tid);
     pz_cpu_share(j->m * j->tiles, tid, nthreads, &begin, &end);
     for (int64_t u = begin; u < end; u++) {
         int64_t row = u / j->tiles, col = u % j->tiles * tile_n, n = j->n - col < tile_n ? j->n - col : tile_n;
-        memset(sum, 0, (size_t)n * sizeof *sum);
-        for (int s = 0; s < j->l->gemm.split; s++)
-            j->r->simd->rows->add_f32(sum, j->workspace + (s * j->m + row) * j->n + col, n);
-        add_row(j, ADD_STORE, row, col, n, sum);
+        for (int s = 0; s < j->l->gemm.split; s++) {
+            const float *part = j->workspace + (s * j->m + row) * j->n + col;
+            if (j->y.dt == PZ_DT_FIXED)
+                add_row(j, s == 0 ? ADD_STORE : ADD_PLAIN, row, col, n, part);
+            else if (s == 0)
+                memcpy(sum, part, (size_t)n * sizeof *sum);
+            else
+                j->r->simd->rows->add_f32(sum, part, n);
+        }
+        if (j->y.dt != PZ_DT_FIXED) add_row(j, ADD_STORE, row, col, n, sum);
     }
 }
 
