@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The graph in memory. A graph is a list of functions, a function a list of nodes in execution order, in SSA form.
- * Everything is owned by the graph's arena; nodes and values are never freed one by one. */
+ * Everything is owned by the graph: objects and names live in its arena and are never freed one by one, the vectors are
+ * freed with it (those of a removed node at once). Names are indexed: objects get theirs through the functions below.
+ */
 #ifndef PZ_IR_H
 #define PZ_IR_H
 

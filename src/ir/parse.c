@@ -364,7 +364,7 @@ static pz_status parse_op(parser *p, pz_node **out, const pz_token *start) {
 
 static pz_status parse_statement(parser *p) {
     pz_token start = p->tok, t;
-    pz_node *n;
+    pz_node *n = NULL;
     name_buf buf;
     p->names.n = 0;
     if (p->tok.kind == PZ_TOK_VALUE) {
