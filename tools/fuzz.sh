@@ -13,5 +13,5 @@ for source in tests/fuzz/fuzz_*.c; do
   mkdir -p "$build/corpus/$name"
   "$build/tests/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
     -artifact_prefix="$build/corpus/crash-$name-" "$build/corpus/$name" "tests/fuzz/corpus/$name" 2>&1 |
-    grep -vE '^#[0-9]+\s+(NEW|REDUCE|RELOAD|pulse)'
+    grep -vE '^#[0-9]+\s+(NEW|REDUCE|RELOAD|pulse)|# Uses:|failed to allocate'
 done
