@@ -34,7 +34,7 @@ typedef struct cli_args {
 
 typedef enum cli_type {
     CLI_FLAG,   /* bool */
-    CLI_SWITCH, /* int64_t: --name is 1, --name=off is 0 */
+    CLI_SWITCH, /* int64_t: --name and --name=on are 1, --name=off is 0 */
     CLI_INT,    /* int64_t within `allowed`, "1..128" */
     CLI_NUMBER, /* double within `allowed` */
     CLI_INTS,   /* cli_ints, comma separated, each within `allowed` */
@@ -119,6 +119,8 @@ int cli_check_output(const char *path);
 int cli_write(const char *path, const char *text);
 int cli_write_json(const char *path, json_t *value); /* takes over value; NULL: out of memory */
 bool cli_is_stdout(const char *path);
+/* Says that a model directory is none, before anything else is said about its files. */
+int cli_check_model(const char *path);
 /* A file's text, or standard input for "-" (free with pz_free). */
 int cli_read(const char *path, char **text, size_t *size);
 /* A model directory or a file of graph text, by a->what. */

@@ -131,6 +131,7 @@ static int run(const cli_args *a) {
         if (a->batches.at[i] > o.max_batch) o.max_batch = a->batches.at[i];
     int rc = cli_check_output(a->json);
     if (rc == CLI_OK) rc = cli_check_output(a->html);
+    if (rc == CLI_OK) rc = cli_check_model(a->what);
     for (int on = 0; on < 2 && rc == CLI_OK; on++) {
         o.prezero = on;
         if (pz_engine_open(a->what, &o, &engines[on], &err) != PZ_OK) rc = cli_error(&err);
@@ -145,9 +146,8 @@ const cli_command cli_compare = {
     "compare",
     "MODEL",
     "prezero off against on: speed, time per op, and whether all logits are equal",
-    "Both run the same tokens in interleaved steps. Differences come with 95 % confidence intervals; \"same\" means "
-    "that\n"
-    "the interval holds 0. The exit status is 1 if any logit differs in any bit.\n"
+    "Both run the same tokens in interleaved steps. Differences come with 95 % confidence intervals;\n"
+    "\"same\" means that the interval holds 0. The exit status is 1 if any logit differs in any bit.\n"
     "  prezero compare models/kimi-tiny --batches 1,8,64 --html compare.html --json compare.json\n",
     CLI_OPTIONS(options),
     run};

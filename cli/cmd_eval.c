@@ -66,6 +66,7 @@ static int run(const cli_args *a) {
     pz_engine_options o = cli_engine_options(a);
     o.max_batch = (int)a->batch;
     int rc = cli_check_output(a->json);
+    if (rc == CLI_OK) rc = cli_check_model(a->what);
     if (rc == CLI_OK && pz_tokenizer_open(a->what, &tokenizer, &err) != PZ_OK) rc = cli_error(&err);
     if (rc == CLI_OK && pz_engine_open(a->what, &o, &engine, &err) != PZ_OK) rc = cli_error(&err);
     if (rc == CLI_OK) rc = evaluate(a, engine, tokenizer, a->data ? a->data : path);
@@ -75,12 +76,12 @@ static int run(const cli_args *a) {
     return rc;
 }
 
-const cli_command cli_eval = {"eval",
-                              "MODEL",
-                              "answers questions and counts the exact matches",
-                              "Each line of the data is {\"question\": ..., \"answer\": \"... #### X\"}; the model "
-                              "gets \"Question: ...\\nAnswer:\" and\n"
-                              "its answer is what follows its last ####.\n"
-                              "  prezero eval models/kimi-tiny --prezero --failures\n",
-                              CLI_OPTIONS(options),
-                              run};
+const cli_command cli_eval = {
+    "eval",
+    "MODEL",
+    "answers questions and counts the exact matches",
+    "Each line of the data is {\"question\": ..., \"answer\": \"... #### X\"}. The model gets\n"
+    "\"Question: ...\\nAnswer:\", and its answer is what follows its last ####.\n"
+    "  prezero eval models/kimi-tiny --prezero --failures\n",
+    CLI_OPTIONS(options),
+    run};

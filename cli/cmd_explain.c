@@ -64,13 +64,14 @@ static int run(const cli_args *a) {
     return rc;
 }
 
-const cli_command cli_explain = {"explain",
-                                 "MODEL|GRAPH",
-                                 "what prezero does in a model, why not elsewhere, gate, bytes and proof",
-                                 "MODEL is a directory with a config.json (no weights are read), GRAPH a file of graph "
-                                 "text, or - for standard input.\n"
-                                 "  prezero explain models/kimi-tiny --batch 16\n"
-                                 "  prezero explain kimi-k2 --tp 4 --batch 4,16,64 --json kimi-k2.json\n"
-                                 "  prezero explain layer.pz --graph --dot - | dot -Tsvg > layer.svg\n",
-                                 CLI_OPTIONS(options),
-                                 run};
+const cli_command cli_explain = {
+    "explain",
+    "MODEL|GRAPH",
+    "what prezero does in a model, why not elsewhere, gate, bytes and proof",
+    "MODEL is a directory with a config.json (no weights are read), GRAPH a file of graph text, or - for\n"
+    "standard input.\n"
+    "  prezero explain models/kimi-tiny --batch 16\n"
+    "  prezero explain kimi-k2 --tp 4 --batch 4,16,64 --json kimi-k2.json\n"
+    "  prezero explain layer.pz --graph --dot - | dot -Tsvg > layer.svg\n",
+    CLI_OPTIONS(options),
+    run};

@@ -69,6 +69,7 @@ static int run(const cli_args *a) {
     o.prefill_chunk = (int)a->chunk;
     int rc = cli_check_output(a->out);
     if (rc == CLI_OK) rc = cli_check_output(a->json);
+    if (rc == CLI_OK) rc = cli_check_model(a->what);
     if (rc == CLI_OK) rc = read_ids(a, &from_file);
     if (rc == CLI_OK && pz_engine_open(a->what, &o, &engine, &err) != PZ_OK) rc = cli_error(&err);
     if (rc == CLI_OK) rc = write_logits(a, engine, a->ids_file ? &from_file : &a->ids);

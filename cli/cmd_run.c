@@ -94,6 +94,10 @@ static int generate(generation *g, pz_engine *engine) {
     if (g->prompt_len > (size_t)info.context)
         return cli_fail("the prompt has %zu tokens, but the context holds %d (see --context)", g->prompt_len,
                         info.context);
+    for (size_t i = 0; i < g->prompt_len; i++)
+        if (g->prompt[i] >= info.vocab)
+            return cli_fail("token %d of the prompt is outside the vocabulary (0 to %d)", (int)g->prompt[i],
+                            info.vocab - 1);
     g->ids = malloc((size_t)a->max_tokens * sizeof *g->ids);
     g->memstream = open_memstream(&g->text, &g->text_size);
     if (!g->ids || !g->memstream) return cli_fail("out of memory");
@@ -150,7 +154,8 @@ static int run(const cli_args *a) {
     pz_engine *engine = NULL;
     pz_engine_options o = cli_engine_options(a);
     o.max_batch = 1;
-    rc = read_prompt(&g);
+    rc = cli_check_model(a->what);
+    if (rc == CLI_OK) rc = read_prompt(&g);
     if (rc == CLI_OK && pz_engine_open(a->what, &o, &engine, &g.err) != PZ_OK) rc = cli_error(&g.err);
     if (rc == CLI_OK) rc = generate(&g, engine);
     if (rc == CLI_OK) rc = report(&g, engine);

@@ -7,7 +7,7 @@
 static const cli_option options[] = {CLI_JSON_OPTION("the table")};
 
 static int print_table(const cli_args *a, pz_status (*describe)(int json, char **out, pz_error *err)) {
-    for (int json = 0; json < 2; json++) {
+    for (int json = 1; json >= 0; json--) { /* the file first: where it fails, nothing is printed */
         if (json ? !a->json : cli_is_stdout(a->json)) continue;
         char *text = NULL;
         pz_error err;

@@ -63,6 +63,12 @@ int cli_check_output(const char *path) {
     return rc;
 }
 
+int cli_check_model(const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0) return cli_fail("%s: %s, expected a model directory", path, strerror(errno));
+    return S_ISDIR(st.st_mode) ? CLI_OK : cli_fail("%s: is a file, expected a model directory", path);
+}
+
 int cli_write(const char *path, const char *text) {
     if (cli_is_stdout(path)) {
         fputs(text, stdout);

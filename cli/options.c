@@ -137,10 +137,11 @@ static int set_word(const cli_option *o, const char *value, void *field) {
     return CLI_OK;
 }
 
+static const char switch_words[] = "0|off|false|1|on|true"; /* those for off come first */
+
 static int set_switch(const cli_option *o, const char *value, void *field) {
-    static const char words[] = "0|off|false|1|on|true";
-    int index = value ? word_index(words, value) : 4;
-    if (index < 0) return bad_value(o, value, words);
+    int index = value ? word_index(switch_words, value) : 3;
+    if (index < 0) return bad_value(o, value, switch_words);
     *(int64_t *)field = index >= 3;
     return CLI_OK;
 }
@@ -154,7 +155,10 @@ static int set_value(const cli_option *o, const char *value, cli_args *a) {
     case CLI_NUMBER: return set_numeric(o, value, field);
     case CLI_CHOICE:
     case CLI_WORD: return set_word(o, value, field);
-    case CLI_TEXT: *(const char **)field = value; return CLI_OK;
+    case CLI_TEXT:
+        if (!*value && strcmp(o->arg, "FILE") == 0) return bad_value(o, value, "the name of a file");
+        *(const char **)field = value;
+        return CLI_OK;
     case CLI_INTS: {
         char buf[120], *end;
         long long lo = strtoll(o->allowed, &end, 10), hi = strtoll(end + 2, NULL, 10);
@@ -196,8 +200,11 @@ static int parse_option(const cli_command *c, int argc, char **argv, int *i, cli
     if (!o || (dash == 1) != (n - dash == 1)) return unknown_option(c, arg, n);
     const char *value = equals ? equals + 1 : NULL;
     if (o->type == CLI_FLAG && value) return cli_usage("%.*s takes no value", (int)n, arg);
-    if (o->type != CLI_FLAG && o->type != CLI_SWITCH && !value) {
-        const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
+    const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
+    if (o->type == CLI_SWITCH && !value && next && word_index(switch_words, next) >= 0) {
+        value = next;
+        (*i)++;
+    } else if (o->type != CLI_FLAG && o->type != CLI_SWITCH && !value) {
         if (!next) return cli_usage("%s needs a value, %s", arg, o->arg);
         if (next[0] == '-' && next[1] == '-')
             return cli_usage("%s needs a value, %s; write %s=%.40s if that is meant", arg, o->arg, arg, next);
