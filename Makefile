@@ -5,7 +5,7 @@ COVERAGE_MIN ?= 90
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: build deps deps-dev demo test sanitize fuzz bench format format-check lint coverage install clean
+.PHONY: build deps deps-dev demo test sanitize fuzz bench bless format format-check lint coverage install clean
 
 build:
 	@cmake --preset release --log-level=WARNING
@@ -31,6 +31,7 @@ fuzz: deps-dev
 	tools/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
 bench: build ; @tools/bench.sh build
+bless: build ; @build/tests/test_golden --bless
 format:      ; @tools/format.sh
 format-check: ; @tools/format.sh --check
 lint:        ; @tools/lint.sh

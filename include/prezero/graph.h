@@ -50,7 +50,7 @@ typedef struct pz_model_graph_options {
 PZ_API pz_status pz_graph_from_config(const char *dir, const pz_model_graph_options *opts, pz_graph **out,
                                       pz_error *err);
 
-/* Runs a comma-separated list of passes in order ("fuse_allreduce_rmsnorm,prezero,dce"); NULL runs the standard
+/* Runs a comma-separated list of passes in order ("fuse_allreduce_rmsnorm,dce,prezero"); NULL runs the standard
  * pipeline with prezero. The graph is verified after each pass; on error it is left as it was before the
  * failing pass. `report`, if not NULL, receives text: one line a pass with its counts, then donors, slices and the
  * reason of each consumer that was not converted. */
