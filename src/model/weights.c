@@ -76,7 +76,8 @@ pz_type pz_role_type(const pz_hf_config *c, pz_role r, int64_t layer, int64_t tp
     case PZ_KIND_MATRIX:
     case PZ_KIND_LINEAR: break;
     }
-    bool quantized = c->quantized[roles[r].scope == PZ_SCOPE_MODEL ? c->layers : layer] >> r & 1;
+    int64_t place = roles[r].scope == PZ_SCOPE_MODEL ? c->layers : layer;
+    bool quantized = c->quantized[place] >> r & 1;
     pz_dtype dt = quantized ? quant_dtype(c->quant) : PZ_DT_BF16;
     return s.count ? pz_type_make(dt, 3, s.count, rows, s.cols) : pz_type_make(dt, 2, rows, s.cols, 0);
 }
