@@ -39,6 +39,7 @@ static int write_logits(const cli_args *a, pz_engine *engine, const cli_ints *id
     pz_error err;
     pz_engine_info info;
     pz_engine_get_info(engine, &info);
+    if (ids->n < 1 || info.vocab < 1) return cli_fail("there are no token numbers");
     size_t count = (size_t)ids->n * (size_t)info.vocab;
     float *logits = calloc(count, sizeof *logits);
     if (!logits) return cli_fail("out of memory for %d x %d logits", ids->n, info.vocab);

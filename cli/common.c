@@ -87,7 +87,7 @@ int cli_write_json(const char *path, json_t *value) {
         free(text);
         return cli_fail("out of memory");
     }
-    strcpy(line + n, "\n");
+    memcpy(line + n, "\n", 2);
     int rc = cli_write(path, line);
     free(line);
     return rc;

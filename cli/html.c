@@ -118,15 +118,15 @@ static void difference_chart(FILE *f, const pz_compare_result *r) {
     double left = LABEL - 80, width = WIDTH - left - NUMBERS, scale = width / (hi - lo);
     int height = ROW * r->n_buckets + 30;
     open_drawing(f, height, "difference of the step time, on minus off, in per cent");
-    for (double t = ceil(lo / step) * step; t <= hi; t += step) {
-        double x = left + (t - lo) * scale;
-        line(f, x, 4, x, height - 22, fabs(t) < step / 2 ? "zero" : "grid");
-        label(f, x, height - 6, "dim mid", fabs(t) < step / 2 ? "0" : "%+.3g %%", t);
+    for (int tick = (int)ceil(lo / step); tick * step <= hi; tick++) {
+        double x = left + (tick * step - lo) * scale;
+        line(f, x, 4, x, height - 22, tick ? "grid" : "zero");
+        label(f, x, height - 6, "dim mid", tick ? "%+.3g %%" : "0", tick * step);
     }
     for (int i = 0; i < r->n_buckets; i++) {
         const pz_compare_bucket *b = &r->buckets[i];
         const char *c = colour(b->ci_lo_us, b->ci_hi_us);
-        double y = ROW * i + ROW / 2 + 4, to = 100 / b->a_us;
+        double y = ROW * i + 21, to = 100 / b->a_us;
         label(f, 0, y + 5, "", "batch %d", b->batch);
         fprintf(f, "<g class=\"%s\" stroke-width=\"2\">", c);
         line(f, left + (fmax(b->ci_lo_us * to, lo) - lo) * scale, y, left + (fmin(b->ci_hi_us * to, hi) - lo) * scale,
