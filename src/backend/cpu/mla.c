@@ -131,11 +131,12 @@ static void attend(const mla_job *j, int64_t row, int64_t h, int heads, float *q
         const float *x = pz_rows_get(simd, &j->x, row, h * entry, heads * entry, q);
         for (int64_t t = 0; t < n; t += c->page_tokens) {
             int count = n - t < c->page_tokens ? (int)(n - t) : c->page_tokens;
-            const void *at = entry_at(c, j->layer, pages[t / c->page_tokens], 0);
+            const void *at = entry_at(c, j->layer, pages[t / c->page_tokens], 0), *next = at;
+            if (t + c->page_tokens < n) next = entry_at(c, j->layer, pages[t / c->page_tokens + 1], 0);
             if (c->dt == PZ_DT_BF16)
-                simd->attention->scores_bf16(heads, x, entry, at, c->entry, count, j->scale, p + t, n);
+                simd->attention->scores_bf16(heads, x, entry, at, next, c->entry, count, j->scale, p + t, n);
             else
-                simd->attention->scores_f32(heads, x, entry, at, c->entry, count, j->scale, p + t, n);
+                simd->attention->scores_f32(heads, x, entry, at, next, c->entry, count, j->scale, p + t, n);
         }
         for (int i = 0; i < heads; i++) simd->attention->softmax(p + i * n, n);
         for (int64_t t = 0; t < n; t += c->page_tokens) {

@@ -155,28 +155,23 @@ pz_status pz_cpu_check_embed(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
     if (!e || !e->parts.n || e->dt == PZ_DT_MXFP4)
         return pz_cpu_refuse(l, PZ_E_INVAL, err, "weight %s is not loaded for embed", w ? w->name : "?");
     PZ_TRY(pz_cpu_check_i32(r, l, "ids", 0, err));
-    pz_cpu_want(r, pz_floats(e->cols, 1), 0);
+    pz_cpu_want(r, 2 * pz_floats(e->cols, 1), 0);
     return pz_cpu_check_out(r, l, 0, e->cols, err);
 }
 
 static void embed_region(void *arg, int tid, int nthreads) {
     const row_job *j = arg;
     int64_t begin, end, n = j->y.cols;
-    float *x = pz_cpu_thread_scratch(j->r, tid);
+    float *x = pz_cpu_thread_scratch(j->r, tid), *raw = x + pz_floats(n, 1) / sizeof(float);
     pz_cpu_share(j->r->m, tid, nthreads, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         int64_t at = j->ids[row];
         const pz_host_part *part = j->table->parts.at;
         while (at >= part->rows) at -= part++->rows;
         const unsigned char *src = part->data + at * part->row_stride;
-        for (int64_t i = 0; i < n; i++) {
-            uint16_t h;
-            if (j->table->dt == PZ_DT_F32)
-                memcpy(&x[i], src + i * 4, 4);
-            else
-                x[i] = pz_bf16_to_f32((memcpy(&h, src + i * 2, 2), h));
-        }
-        pz_rows_put(j->r->simd, &j->y, row, 0, n, x);
+        memcpy(raw, src, (size_t)n * (j->table->dt == PZ_DT_F32 ? 4 : 2)); /* the file's data need not be aligned */
+        if (j->table->dt == PZ_DT_BF16) j->r->simd->rows->from_bf16(x, (const uint16_t *)(const void *)raw, n);
+        pz_rows_put(j->r->simd, &j->y, row, 0, n, j->table->dt == PZ_DT_BF16 ? x : raw);
     }
 }
 

@@ -30,53 +30,61 @@ PZ_INLINE const void *entry_at(const int bf16, const void *c, int64_t i) {
 PZ_INLINE void score_block(const int bf16, const int heads, const int positions, const float *q, int64_t ldq,
                            const void *c, int entry, float scale, float *s, int64_t ld) {
     pz_vf acc[HEADS][POSITIONS][PZ_NV];
-    PZ_UNROLL
-    for (int h = 0; h < heads; h++) PZ_UNROLL
-    for (int t = 0; t < positions; t++) PZ_UNROLL
-    for (int v = 0; v < PZ_NV; v++) acc[h][t][v] = (pz_vf){0};
+    PZ_EACH (h, heads)
+        PZ_EACH (t, positions)
+            PZ_EACH (v, PZ_NV) acc[h][t][v] = (pz_vf){0};
     int whole = entry / 16 * 16;
     for (int i = 0; i < whole; i += 16) {
-        PZ_UNROLL
-        for (int v = 0; v < PZ_NV; v++) {
+        PZ_EACH (v, PZ_NV) {
             pz_vf x[POSITIONS];
-            PZ_UNROLL
-            for (int t = 0; t < positions; t++) x[t] = load_entry(bf16, c, (int64_t)t * entry + i + v * PZ_VW);
-            PZ_UNROLL
-            for (int h = 0; h < heads; h++) {
+            PZ_EACH (t, positions) x[t] = load_entry(bf16, c, (int64_t)t * entry + i + v * PZ_VW);
+            PZ_EACH (h, heads) {
                 pz_vf qv = pz_load(q + h * ldq + i + v * PZ_VW);
-                PZ_UNROLL
-                for (int t = 0; t < positions; t++) acc[h][t][v] += qv * x[t];
+                PZ_EACH (t, positions) acc[h][t][v] += qv * x[t];
             }
         }
     }
-    PZ_UNROLL
-    for (int h = 0; h < heads; h++) PZ_UNROLL
-    for (int t = 0; t < positions; t++) {
-        float sum = pz_sum16(acc[h][t]);
-        for (int i = whole; i < entry; i++) sum += q[h * ldq + i] * load_one(bf16, c, (int64_t)t * entry + i);
-        s[h * ld + t] = sum * scale;
+    PZ_EACH (h, heads) {
+        float sum[POSITIONS];
+#if PZ_VW == 16
+        if (positions == 4)
+            pz_sum16x4((const pz_vf(*)[PZ_NV])acc[h], sum);
+        else
+#endif
+            PZ_EACH (t, positions) sum[t] = pz_sum16(acc[h][t]);
+        PZ_EACH (t, positions) {
+            for (int i = whole; i < entry; i++) sum[t] += q[h * ldq + i] * load_one(bf16, c, (int64_t)t * entry + i);
+            s[h * ld + t] = sum[t] * scale;
+        }
     }
 }
 
-PZ_INLINE void scores_of(const int bf16, const int heads, const float *q, int64_t ldq, const void *c, int entry, int n,
-                         float scale, float *s, int64_t ld) {
+PZ_INLINE void prefetch(const void *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + i);
+}
+
+PZ_INLINE void scores_of(const int bf16, const int heads, const float *q, int64_t ldq, const void *c, const void *next,
+                         int entry, int n, float scale, float *s, int64_t ld) {
+    const size_t bytes = (size_t)entry * (bf16 ? 2 : 4);
     int t = 0;
-    for (; t + POSITIONS <= n; t += POSITIONS)
+    for (; t + POSITIONS <= n; t += POSITIONS) {
+        prefetch(entry_at(bf16, next, (int64_t)t * entry), POSITIONS * bytes);
         score_block(bf16, heads, POSITIONS, q, ldq, entry_at(bf16, c, (int64_t)t * entry), entry, scale, s + t, ld);
+    }
     for (; t < n; t++)
         score_block(bf16, heads, 1, q, ldq, entry_at(bf16, c, (int64_t)t * entry), entry, scale, s + t, ld);
 }
 
-PZ_INLINE void scores(const int bf16, int heads, const float *q, int64_t ldq, const void *c, int entry, int n,
-                      float scale, float *s, int64_t ld) {
+PZ_INLINE void scores(const int bf16, int heads, const float *q, int64_t ldq, const void *c, const void *next,
+                      int entry, int n, float scale, float *s, int64_t ld) {
     int h = 0;
 #if PZ_VW == 16
-    for (; h + 4 <= heads; h += 4) scores_of(bf16, 4, q + h * ldq, ldq, c, entry, n, scale, s + h * ld, ld);
+    for (; h + 4 <= heads; h += 4) scores_of(bf16, 4, q + h * ldq, ldq, c, next, entry, n, scale, s + h * ld, ld);
 #endif
 #if PZ_VW >= 8
-    for (; h + 2 <= heads; h += 2) scores_of(bf16, 2, q + h * ldq, ldq, c, entry, n, scale, s + h * ld, ld);
+    for (; h + 2 <= heads; h += 2) scores_of(bf16, 2, q + h * ldq, ldq, c, next, entry, n, scale, s + h * ld, ld);
 #endif
-    for (; h < heads; h++) scores_of(bf16, 1, q + h * ldq, ldq, c, entry, n, scale, s + h * ld, ld);
+    for (; h < heads; h++) scores_of(bf16, 1, q + h * ldq, ldq, c, next, entry, n, scale, s + h * ld, ld);
 }
 
 PZ_INLINE void value_block(const int bf16, const int heads, const int columns, const float *p, int64_t ld,
@@ -84,20 +92,16 @@ PZ_INLINE void value_block(const int bf16, const int heads, const int columns, c
     enum { MOST = COLUMNS * PZ_NV };
     const int vectors = columns * PZ_NV;
     pz_vf acc[HEADS][MOST];
-    PZ_UNROLL
-    for (int h = 0; h < heads; h++) PZ_UNROLL
-    for (int v = 0; v < vectors; v++) acc[h][v] = pz_load(o + h * ldo + v * PZ_VW);
+    PZ_EACH (h, heads)
+        PZ_EACH (v, vectors) acc[h][v] = pz_load(o + h * ldo + v * PZ_VW);
     for (int t = 0; t < n; t++) {
-        PZ_UNROLL
-        for (int v = 0; v < vectors; v++) {
+        PZ_EACH (v, vectors) {
             pz_vf x = load_entry(bf16, c, (int64_t)t * entry + v * PZ_VW);
-            PZ_UNROLL
-            for (int h = 0; h < heads; h++) acc[h][v] += x * p[h * ld + t];
+            PZ_EACH (h, heads) acc[h][v] += x * p[h * ld + t];
         }
     }
-    PZ_UNROLL
-    for (int h = 0; h < heads; h++) PZ_UNROLL
-    for (int v = 0; v < vectors; v++) pz_store(o + h * ldo + v * PZ_VW, acc[h][v]);
+    PZ_EACH (h, heads)
+        PZ_EACH (v, vectors) pz_store(o + h * ldo + v * PZ_VW, acc[h][v]);
 }
 
 PZ_INLINE void values_of(const int bf16, const int heads, const float *p, int64_t ld, const void *c, int entry, int n,
@@ -123,13 +127,13 @@ PZ_INLINE void values(const int bf16, int heads, const float *p, int64_t ld, con
     for (; h < heads; h++) values_of(bf16, 1, p + h * ld, ld, c, entry, n, latent, o + h * ldo, ldo);
 }
 
-static void scores_f32(int heads, const float *q, int64_t ldq, const float *c, int entry, int n, float scale, float *s,
-                       int64_t ld) {
-    scores(0, heads, q, ldq, c, entry, n, scale, s, ld);
+static void scores_f32(int heads, const float *q, int64_t ldq, const float *c, const float *next, int entry, int n,
+                       float scale, float *s, int64_t ld) {
+    scores(0, heads, q, ldq, c, next, entry, n, scale, s, ld);
 }
-static void scores_bf16(int heads, const float *q, int64_t ldq, const uint16_t *c, int entry, int n, float scale,
-                        float *s, int64_t ld) {
-    scores(1, heads, q, ldq, c, entry, n, scale, s, ld);
+static void scores_bf16(int heads, const float *q, int64_t ldq, const uint16_t *c, const uint16_t *next, int entry,
+                        int n, float scale, float *s, int64_t ld) {
+    scores(1, heads, q, ldq, c, next, entry, n, scale, s, ld);
 }
 static void values_f32(int heads, const float *p, int64_t ld, const float *c, int entry, int n, int latent, float *o,
                        int64_t ldo) {

@@ -3,10 +3,6 @@
  * the rows beside it nor on how rows and panels are blocked here. */
 #include "backend/cpu/simd/vec.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 /* Vectors of one panel: the low halves of the lanes are its columns 0..15, the high halves 16..31. */
 enum { PANEL_VECTORS = 2 * PZ_NV, MAX_ROWS = 8, MAX_PANELS = 2 };
 typedef pz_vf pz_tile[MAX_ROWS][MAX_PANELS * PANEL_VECTORS];
@@ -42,10 +38,8 @@ PZ_INLINE pz_vf decode_e2m1(pz_vu code) {
 
 PZ_INLINE void multiply_add(const int rows, const int vectors, const float *x, int64_t ldx, const pz_vf *w,
                             pz_tile acc) {
-    PZ_UNROLL
-    for (int r = 0; r < rows; r++) {
-        PZ_UNROLL
-        for (int c = 0; c < vectors; c++) acc[r][c] += w[c] * x[r * ldx];
+    PZ_EACH (r, rows) {
+        PZ_EACH (c, vectors) acc[r][c] += w[c] * x[r * ldx];
     }
 }
 
@@ -53,13 +47,10 @@ PZ_INLINE void block_mxfp4(const int rows, const int panels, int64_t k, const fl
                            const unsigned char *w, size_t panel_bytes, pz_tile acc) {
     for (int64_t k0 = 0; k0 < k; k0 += 32, w += 576) {
         pz_vf scale[MAX_PANELS * PANEL_VECTORS], v[MAX_PANELS * PANEL_VECTORS];
-        PZ_UNROLL
-        for (int p = 0; p < panels; p++) unpack_pair(w + p * panel_bytes, scale + p * PANEL_VECTORS);
+        PZ_EACH (p, panels) unpack_pair(w + p * panel_bytes, scale + p * PANEL_VECTORS);
         for (int k4 = 0; k4 < 8; k4++) {
-            PZ_UNROLL
-            for (int i = 0; i < 4; i++) {
-                PZ_UNROLL
-                for (int c = 0; c < panels * PANEL_VECTORS; c++) {
+            PZ_EACH (i, 4) {
+                PZ_EACH (c, panels * PANEL_VECTORS) {
                     int panel = c / PANEL_VECTORS, high = c % PANEL_VECTORS / PZ_NV, part = c % PZ_NV;
                     pz_vu u = pz_load_u32(w + panel * panel_bytes + 64 + k4 * 64 + part * sizeof u);
                     v[c] = decode_e2m1(u >> (16 * high + 4 * i)) * scale[c];
@@ -76,13 +67,10 @@ PZ_INLINE void block_plain(const pz_panel_kind kind, const int rows, const int p
 #pragma GCC unroll 2
     for (int64_t i = 0; i < k; i++, w += step) {
         pz_vf v[MAX_PANELS * PANEL_VECTORS];
-        PZ_UNROLL
-        for (int p = 0; p < panels; p++) {
+        PZ_EACH (p, panels) {
             const unsigned char *at = w + p * panel_bytes;
             if (kind == PZ_PANEL_F32) {
-                PZ_UNROLL
-                for (int c = 0; c < PANEL_VECTORS; c++)
-                    v[p * PANEL_VECTORS + c] = (pz_vf)pz_load_u32(at + c * sizeof(pz_vf));
+                PZ_EACH (c, PANEL_VECTORS) v[p * PANEL_VECTORS + c] = (pz_vf)pz_load_u32(at + c * sizeof(pz_vf));
             } else {
                 unpack_pair(at, v + p * PANEL_VECTORS);
             }
@@ -94,16 +82,14 @@ PZ_INLINE void block_plain(const pz_panel_kind kind, const int rows, const int p
 PZ_INLINE void block(const pz_panel_kind kind, const int rows, const int panels, int64_t k, const float *x, int64_t ldx,
                      const unsigned char *w, size_t panel_bytes, float *out, int64_t ldo) {
     pz_tile acc;
-    PZ_UNROLL
-    for (int r = 0; r < rows; r++) PZ_UNROLL
-    for (int c = 0; c < panels * PANEL_VECTORS; c++) acc[r][c] = (pz_vf){0};
+    PZ_EACH (r, rows)
+        PZ_EACH (c, panels * PANEL_VECTORS) acc[r][c] = (pz_vf){0};
     if (kind == PZ_PANEL_MXFP4)
         block_mxfp4(rows, panels, k, x, ldx, w, panel_bytes, acc);
     else
         block_plain(kind, rows, panels, k, x, ldx, w, panel_bytes, acc);
-    PZ_UNROLL
-    for (int r = 0; r < rows; r++) PZ_UNROLL
-    for (int c = 0; c < panels * PANEL_VECTORS; c++) pz_store(out + r * ldo + c * PZ_VW, acc[r][c]);
+    PZ_EACH (r, rows)
+        PZ_EACH (c, panels * PANEL_VECTORS) pz_store(out + r * ldo + c * PZ_VW, acc[r][c]);
 }
 
 /* The largest blocks whose sums stay in registers: 16 vectors of accumulators with 32 registers, 8 with 16. Few rows

@@ -53,11 +53,12 @@ typedef struct pz_simd_rows {
 /* Heads of one row against the entries of one page, f32 or bf16. */
 enum { PZ_MAX_HEADS = 4 };
 typedef struct pz_simd_attention {
-    /* scores[h * ld + t] = scale * q[h * ldq + :] . entry[t]; `entry` elements an entry, n entries one after another */
-    void (*scores_f32)(int heads, const float *q, int64_t ldq, const float *c, int entry, int n, float scale, float *s,
-                       int64_t ld);
-    void (*scores_bf16)(int heads, const float *q, int64_t ldq, const uint16_t *c, int entry, int n, float scale,
-                        float *s, int64_t ld);
+    /* s[h * ld + t] = scale * q[h * ldq + :] . entry[t]; `entry` elements an entry, n entries one after another at c.
+     * next: as many entries that will be needed soon, for the cache; may be c */
+    void (*scores_f32)(int heads, const float *q, int64_t ldq, const float *c, const float *next, int entry, int n,
+                       float scale, float *s, int64_t ld);
+    void (*scores_bf16)(int heads, const float *q, int64_t ldq, const uint16_t *c, const uint16_t *next, int entry,
+                        int n, float scale, float *s, int64_t ld);
     /* o[h * ldo + i] += p[h * ld + t] * entry[t][i] for i < latent, t in order */
     void (*values_f32)(int heads, const float *p, int64_t ld, const float *c, int entry, int n, int latent, float *o,
                        int64_t ldo);
