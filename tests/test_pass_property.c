@@ -197,7 +197,8 @@ static void test_nothing_dead(void **state) {
                 int uses = 0;
                 for (int k = 0; k < f->nodes.at[j]->results.n; k++)
                     uses += pz_value_use_count(f, f->nodes.at[j]->results.at[k]);
-                assert_true(uses > 0 || !pz_node_has(f->nodes.at[j], PZ_TRAIT_PURE));
+                bool served = f->nodes.at[j]->op == PZ_OP_GEMM && *pz_node_str(f->nodes.at[j], "slot");
+                assert_true(uses > 0 || served || !pz_node_has(f->nodes.at[j], PZ_TRAIT_PURE));
             }
         }
         pz_graph_free(g);

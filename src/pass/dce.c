@@ -41,7 +41,8 @@ static pz_status count_uses(const pz_func *f, use_table *t, pz_error *err) {
 }
 
 static bool is_dead(use_table *t, const pz_node *n) {
-    if (!pz_node_has(n, PZ_TRAIT_PURE)) return false;
+    /* what serves a slot belongs to the signature of its function */
+    if (!pz_node_has(n, PZ_TRAIT_PURE) || pz_node_attr(n, "slot")) return false;
     for (int i = 0; i < n->results.n; i++)
         if (*uses_of(t, n->results.at[i]) > 0) return false;
     return true;
