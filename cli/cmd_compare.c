@@ -24,8 +24,7 @@ static const char *verdict(double lo, double hi) {
 }
 
 static void print_buckets(const pz_compare_result *r) {
-    printf("one decode step, median of interleaved pairs; the difference is on - off with its 95 %% confidence "
-           "interval\n\n"
+    printf("one decode step, medians of interleaved pairs; on - off with its 95 %% confidence interval\n\n"
            "%6s %10s %10s %9s %19s %7s  %-6s %10s %10s %9s  %s\n",
            "batch", "off us", "on us", "on-off us", "95 % interval", "on-off", "on is", "off tok/s", "on tok/s",
            "fills", "logits");

@@ -22,7 +22,8 @@ static const char style[] =
     "0}\n"
     "th,td{text-align:right;padding:.3rem .6rem;border-bottom:1px solid var(--line);white-space:nowrap}\n"
     "th{font-weight:600;color:var(--dim);font-size:.85rem}th:first-child,td:first-child{text-align:left}\n"
-    "svg{display:block;width:100%;height:auto;margin:.75rem 0}svg text{fill:var(--fg);font:13px system-ui,sans-serif}\n"
+    "svg{display:block;width:100%;min-width:38rem;height:auto;margin:.75rem 0}svg text{fill:var(--fg);font:13px "
+    "system-ui,sans-serif}\n"
     "svg .dim{fill:var(--dim);font-size:12px}svg .end{text-anchor:end}svg .mid{text-anchor:middle}\n"
     "svg .off{fill:var(--off)}svg .on{fill:var(--on)}svg .grid{stroke:var(--line)}svg .zero{stroke:var(--dim)}\n"
     "svg .good{stroke:var(--good);fill:var(--good)}svg .bad{stroke:var(--bad);fill:var(--bad)}\n"
@@ -68,7 +69,8 @@ static void bar(FILE *f, double x, double y, double width, double height, const 
 }
 
 static void open_drawing(FILE *f, int height, const char *title) {
-    fprintf(f, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", WIDTH, height, title);
+    fprintf(f, "<div class=\"wide\"><svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", WIDTH, height,
+            title);
 }
 
 static const char *colour(double lo, double hi) {
@@ -136,7 +138,7 @@ static void difference_chart(FILE *f, const pz_compare_result *r) {
         label(f, WIDTH - NUMBERS + 16, y + 5, "", "%+.2f %%  [%+.2f, %+.2f]", b->diff_us * to, b->ci_lo_us * to,
               b->ci_hi_us * to);
     }
-    fputs("</svg>\n", f);
+    fputs("</svg></div>\n", f);
 }
 
 /* Two bars, off above on, and their numbers. */
@@ -159,7 +161,7 @@ static void step_chart(FILE *f, const pz_compare_result *r) {
         label(f, 0, ROW * i + 19, "", "batch %d", r->buckets[i].batch);
         pair(f, ROW * i + 4, scale, r->buckets[i].a_us, r->buckets[i].b_us, "%.1f µs");
     }
-    fputs("</svg>\n", f);
+    fputs("</svg></div>\n", f);
 }
 
 /* Rows [begin, end) of the ops belong to one batch size. */
@@ -179,7 +181,7 @@ static void op_chart(FILE *f, const pz_compare_result *r, int begin, int end) {
                 colour(o->ci_lo_us, o->ci_hi_us));
         label(f, WIDTH - NUMBERS + 32, y + 16, "", "%+.2f  [%+.2f, %+.2f]", o->diff_us, o->ci_lo_us, o->ci_hi_us);
     }
-    fputs("</svg></details>\n", f);
+    fputs("</svg></div></details>\n", f);
 }
 
 static void card(FILE *f, const char *class, const char *value, const char *name) {

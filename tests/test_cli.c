@@ -604,7 +604,7 @@ static void test_progress(void **state) {
     if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
     int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
     assert_true(slave >= 0);
-    char *argv[] = {(char *)(uintptr_t)PROGRAM, "eval", MODEL, "--limit", "200", "--batch", "8", NULL};
+    char *argv[] = {(char *)(uintptr_t)PROGRAM, "eval", MODEL, "--limit", "100", "--batch", "8", NULL};
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 1, in_dir("stdout"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -622,7 +622,7 @@ static void test_progress(void **state) {
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     assert_non_null(shown.s);
-    assert_contains(shown.s, "of 200 questions");
+    assert_contains(shown.s, "of 100 questions");
     assert_string_equal(shown.s + shown.n - 4, "\r\033[K");
     pz_str_free(&shown);
 }

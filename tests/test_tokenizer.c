@@ -481,6 +481,37 @@ static void test_limits(void **state) {
     pz_tokenizer_close(t);
 }
 
+/* A group repeated so often that the compiled pattern's stack does not hold it. */
+static void test_deep_backtracking(void **state) {
+    (void)state;
+    static const char deep[] = SPLIT("{\"Regex\":\"(?:a|b|[[:digit:]])+\"}");
+    pz_tokenizer *t;
+    pz_error err;
+    int32_t *ids;
+    size_t n, size = 100000;
+    char *text = malloc(size);
+    memset(text, 'a', size);
+    assert_ok(pz_tokenizer_parse(deep, strlen(deep), NULL, 0, "t", &t, &err), &err);
+    assert_ok(pz_tokenizer_encode(t, text, size, 0, &ids, &n, &err), &err);
+    assert_int_equal(n, size);
+    pz_free(ids);
+    free(text);
+    pz_tokenizer_close(t);
+}
+
+static void test_many_steps(void **state) {
+    (void)state;
+    pz_str text = {0};
+    pz_str_add(&text,
+               "{\"model\":" GOOD_MODEL MODEL_TAIL ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
+    for (int i = 0; i <= PZ_TOK_MAX_STEPS; i++) pz_str_addf(&text, "%s{\"type\":\"Digits\"}", i ? "," : "");
+    pz_str_add(&text, "]}}");
+    pz_tokenizer *t;
+    pz_error err;
+    assert_fails(pz_tokenizer_parse(text.s, text.n, NULL, 0, "t", &t, &err), PZ_E_FORMAT, &err, "more than 64 steps");
+    pz_str_free(&text);
+}
+
 /* One piece of 300 000 characters: merging must not be quadratic. */
 static void test_long_piece(void **state) {
     (void)state;
@@ -553,6 +584,8 @@ int main(void) {
         cmocka_unit_test(test_damaged_file),
         cmocka_unit_test(test_missing_directory),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_deep_backtracking),
+        cmocka_unit_test(test_many_steps),
         cmocka_unit_test(test_long_piece),
         cmocka_unit_test(test_allocation_failures),
     };
