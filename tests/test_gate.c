@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/par.h"
 #include "base/rng.h"
 #include "plan/plan.h"
 
@@ -17,7 +18,7 @@ static void test_devices(void **state) {
     (void)state;
     assert_int_equal(device("h200", 0).units, 132);
     assert_int_equal(device("h200", 20).units, 20);
-    assert_int_equal(device("cpu", 0).units, 1);
+    assert_int_equal(device("cpu", 0).units, pz_par_cpus());
     assert_int_equal(device("cpu", 3).units, 3);
     pz_device d;
     pz_error err;
@@ -117,6 +118,12 @@ static void test_numbers(void **state) {
     d.handshake = 0;
     assert_int_equal(pz_gate_evaluate(&d, 132, false, 4096, 3).verdict, PZ_GATE_CLOSED);
     assert_int_equal(pz_gate_evaluate(&d, 1, false, 4096, 3).verdict, PZ_GATE_FREE);
+
+    /* One thread waits for nobody: the fill costs the same wherever it stands. Two do wait. */
+    d = device("cpu", 1);
+    assert_int_equal(pz_gate_evaluate(&d, 1, false, 4096, 1).verdict, PZ_GATE_CLOSED);
+    d = device("cpu", 2);
+    assert_int_equal(pz_gate_evaluate(&d, 2, false, 4096, 1).verdict, PZ_GATE_PAYS);
 }
 
 static void test_monotonic(void **state) {

@@ -53,7 +53,7 @@ typedef struct pz_gate_result {
 typedef struct pz_gate_query {
     size_t size;        /* sizeof(pz_gate_query) */
     const char *device; /* row of the device table: "h200", "cpu"; NULL means "h200" */
-    int units;          /* execution units the donor is launched on (SMs, threads); 0: the device's own number */
+    int units;          /* execution units the donor is launched on (SMs, threads); 0: as graph.h's explain options */
     int rows;           /* rows of the step, >= 1 */
     int collective;     /* 1: the donor is an all-reduce fused with the norm; 0: a norm alone */
     int64_t bytes;      /* what the rider zeroes, >= 0 */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/par.h"
 #include "plan/plan.h"
 
 static const pz_device devices[] = {
@@ -16,7 +17,7 @@ pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *
         if (!pz_streq(devices[i].name, name)) continue;
         *out = devices[i];
         if (units) out->units = units;
-        if (!out->units) out->units = 1;
+        if (!out->units) out->units = pz_par_cpus();
         return PZ_OK;
     }
     pz_str known = {0};

@@ -28,7 +28,8 @@ pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, in
             r.added_us = excess;
         }
     }
-    r.replaced_us = slices * dev->handshake + after;
+    double meet = dev->units > 1 ? dev->handshake : 0; /* one unit has nobody to wait for */
+    r.replaced_us = slices * meet + after;
     r.verdict = r.added_us == 0 ? PZ_GATE_FREE : r.added_us < r.replaced_us ? PZ_GATE_PAYS : PZ_GATE_CLOSED;
     return r;
 }

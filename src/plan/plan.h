@@ -13,7 +13,7 @@ typedef struct pz_device {
     int units, gemm_units, tile_n, min_k;
     double fill, handshake, norm_base, norm_row, ar_base, ar_row; /* devices.def */
 } pz_device;
-/* units 0: the table's number (1 if that is 0 too). E_NOTFOUND lists the devices. */
+/* units 0: the table's number (this machine's processors if that is 0 too). E_NOTFOUND lists the devices. */
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);
 
 /* Zero-init strategies: text, and whether the kernel adds into its output (so that prezero can serve it). */
