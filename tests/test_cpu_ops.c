@@ -642,6 +642,52 @@ static void test_experts_batch_mates(void **state) {
     finish_experts(&all);
 }
 
+/* One hidden and one inner column: silu(128) * 2^-7 is 1, so the output is the sum of the weights in f32, taken in the
+ * order of the ids, which here is not that of the experts. */
+static void test_experts_sum_order(void **state) {
+    (void)state;
+    rig *r = rig_open(NULL, 2, 2);
+    float x[2] = {1, 1}, gate_up[6] = {128, 0x1p-7f, 128, 0x1p-7f, 128, 0x1p-7f}, down[3] = {1, 1, 1};
+    float weights[6] = {0x1p24f, 1, -0x1p24f, 0x1p24f, -0x1p24f, 1};
+    int xp = rig_act(r, PZ_DT_F32, 1, x), ip = rig_i32(r, 3, (int32_t[]){2, 0, 1, 1, 2, 0});
+    int wp = rig_act(r, PZ_DT_F32, 3, weights), y = rig_output(r, PZ_DT_F32, 1);
+    pz_weight *up = rig_weight(r, "gate_up", PZ_DT_F32, 3, (int64_t[]){3, 2, 1}, gate_up, PZ_OP_MOE_EXPERTS);
+    pz_weight *w = rig_weight(r, "down", PZ_DT_F32, 3, (int64_t[]){3, 1, 1}, down, PZ_OP_MOE_EXPERTS);
+    pz_launch *l = rig_launch(r, PZ_OP_MOE_EXPERTS);
+    rig_in(l, "x", xp);
+    rig_in(l, "ids", ip);
+    rig_in(l, "weights", wp);
+    rig_in_weight(l, "gate_up", up);
+    rig_in_weight(l, "down", w);
+    l->out[0] = y;
+    rig_run(r);
+    const float *got = rig_data(r, y);
+    assert_true(got[0] == 0 && got[1] == 1);
+    rig_close(r);
+}
+
+/* The rows between the two projections have the dtype of x: with a unit matrix for down they can be seen. */
+static void test_experts_round_between(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        experts_case c = {.m = 3, .experts = 2, .top_k = 1, .hidden = 40, .inner = 40, .threads = 1, .seed = 3};
+        c.x = act_types[i];
+        c.weight = c.out = PZ_DT_F32;
+        experts_rig g = prepare_experts(c);
+        memset(g.down, 0, 2 * 40 * 40 * sizeof *g.down);
+        for (int k = 0; k < 40; k++) g.down[k * 40 + k] = g.down[1600 + k * 40 + k] = 1;
+        pz_weight *unit = rig_weight(g.r, "unit", PZ_DT_F32, 3, (int64_t[]){2, 40, 40}, g.down, PZ_OP_MOE_EXPERTS);
+        rig_in_weight(&g.r->plan.launches.at[0], "down", unit);
+        for (int k = 0; k < 3; k++) ((float *)rig_data(g.r, g.wp))[k] = 1;
+        rig_run(g.r);
+        const float *y = rig_data(g.r, g.y);
+        int rounded = 0;
+        for (int k = 0; k < 120; k++) rounded += y[k] == rig_round(PZ_DT_BF16, y[k]);
+        assert_true(c.x == PZ_DT_BF16 ? rounded == 120 : rounded < 60);
+        finish_experts(&g);
+    }
+}
+
 static void test_experts_refusals(void **state) {
     (void)state;
     pz_error err;
@@ -723,6 +769,8 @@ int main(void) {
         cmocka_unit_test(test_router_refusals),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_experts_batch_mates),
+        cmocka_unit_test(test_experts_sum_order),
+        cmocka_unit_test(test_experts_round_between),
         cmocka_unit_test(test_experts_refusals),
         cmocka_unit_test(test_no_kernel),
         cmocka_unit_test(test_row_kernel_refusals),
