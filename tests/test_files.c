@@ -105,6 +105,17 @@ static void test_pipe(void **state) {
     pz_free(path);
 }
 
+/* A file without an end is refused, not read until memory is gone. */
+static void test_endless(void **state) {
+    (void)state;
+    pz_error err;
+    char *data;
+    size_t size;
+    assert_fails(pz_file_read("/dev/zero", &data, &size, &err), PZ_E_RANGE, &err, "/dev/zero", "128 MiB");
+    assert_null(data);
+    assert_int_equal(size, 0);
+}
+
 static void test_errors_name_path_and_reason(void **state) {
     (void)state;
     pz_error err;
@@ -319,6 +330,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_map),
         TEST(test_read),
+        TEST(test_endless),
         TEST(test_pipe),
         TEST(test_errors_name_path_and_reason),
         TEST(test_permission),

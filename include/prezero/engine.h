@@ -190,7 +190,7 @@ PZ_API pz_status pz_write_safetensors(const char *path, const char *name, const 
                                       pz_error *err);
 /* Writes text the same way. */
 PZ_API pz_status pz_write_text(const char *path, const char *text, pz_error *err);
-/* Reads a whole file (pz_free, NUL appended). E_IO names path and reason. */
+/* Reads a whole file (pz_free, NUL appended). E_IO names path and reason; E_RANGE above 128 MiB. */
 PZ_API pz_status pz_read_text(const char *path, char **text, size_t *size, pz_error *err);
 
 #ifdef __cplusplus

@@ -139,6 +139,9 @@ pz_status pz_file_write(const char *path, const void *data, size_t n, pz_error *
 }
 
 /* ---- reading ---- */
+/* No text that is read whole (configurations, tokenizers, graphs, questions) comes near: a device that never ends does. */
+enum { MAX_TEXT = 128 << 20 };
+
 pz_status pz_file_read(const char *path, char **data, size_t *size, pz_error *err) {
     *data = NULL;
     *size = 0;
@@ -148,9 +151,12 @@ pz_status pz_file_read(const char *path, char **data, size_t *size, pz_error *er
     pz_str text = {0};
     char part[16384];
     ssize_t got = 0;
-    while (!text.failed && ((got = read(fd, part, sizeof part)) > 0 || (got < 0 && errno == EINTR)))
+    while (!text.failed && text.n <= MAX_TEXT &&
+           ((got = read(fd, part, sizeof part)) > 0 || (got < 0 && errno == EINTR)))
         if (got > 0) pz_str_addn(&text, part, (size_t)got);
     pz_status code = !text.failed && got < 0 ? fail_errno(err, path, "read") : PZ_OK;
+    if (text.n > MAX_TEXT)
+        code = pz_fail(err, PZ_E_RANGE, "%s: is longer than %d MiB, the most that is read", path, MAX_TEXT >> 20);
     close(fd);
     if (code == PZ_OK) {
         *size = text.n;

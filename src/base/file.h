@@ -28,7 +28,7 @@ pz_status pz_outfile_commit(pz_outfile *o, pz_error *err);
 void pz_outfile_abort(pz_outfile *o);
 
 pz_status pz_file_write(const char *path, const void *data, size_t n, pz_error *err);
-/* Whole file plus a NUL (pz_free). */
+/* Whole file plus a NUL (pz_free); pipes and devices too. E_RANGE above 128 MiB. */
 pz_status pz_file_read(const char *path, char **data, size_t *size, pz_error *err);
 bool pz_file_exists(const char *path);
 /* dir/name on the heap (pz_free); NULL if out of memory. */
