@@ -2,6 +2,7 @@
 /* Finds the command and runs it. */
 #include "cli.h"
 
+#include <signal.h>
 #include <string.h>
 
 static const cli_command *const commands[] = {
@@ -69,6 +70,7 @@ static int run_command(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN); /* a file above the limit of its size is a write that fails, with a message */
     int rc = run_command(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         int failed = cli_fail("cannot write to standard output");

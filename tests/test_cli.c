@@ -7,6 +7,7 @@
 #include <math.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -275,9 +276,30 @@ static void test_bad_requests(void **state) {
     REFUSED(RUN("eval", MODEL, "--data", "/nonexistent"), 1, "/nonexistent");
     write_file(in_dir("bad.jsonl"), "{\"question\": \"a\", \"answer\": \"#### 1\"}\n{\"question\": 3}\n", 55);
     REFUSED(RUN("eval", MODEL, "--data", in_dir("bad.jsonl")), 1, "bad.jsonl", "2");
+    /* An empty result would match every output without an answer. */
+    write_file(in_dir("bad.jsonl"), "{\"question\": \"a\", \"answer\": \"b #### \"}\n", 39);
+    REFUSED(RUN("eval", MODEL, "--data", in_dir("bad.jsonl")), 1, "bad.jsonl:1", "expected result");
+    REFUSED(RUN("eval", MODEL, "--data", "/dev/zero"), 1, "/dev/zero", "128 MiB");
+    REFUSED(RUN("explain", "/dev/zero"), 1, "/dev/zero", "128 MiB");
     write_file(in_dir("ids"), "5, 6 seven", 10);
     REFUSED(RUN("logits", MODEL, "--ids-file", in_dir("ids"), "-o", in_dir("l")), 1, "\"seven\"");
     REFUSED(RUN("logits", MODEL, "--ids-file", "/nonexistent", "-o", in_dir("l")), 1, "/nonexistent");
+}
+
+/* A file above the limit of the shell's ulimit -f is a message, not a signal, and leaves nothing. */
+static void test_file_size_limit(void **state) {
+    (void)state;
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    small.rlim_cur = 1 << 20; /* 300 x 1024 logits are more */
+    char ids[601];
+    for (int i = 0; i < 300; i++) memcpy(ids + 2 * i, "5 ", 3);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    result r = RUN_IN(ids, "logits", MODEL, "--ids-file", "-", "-o", in_dir("large"));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    REFUSED(r, 1, "large", "cannot write", "too large");
+    assert_false(pz_file_exists(in_dir("large")));
 }
 
 static void test_environment(void **state) {
@@ -641,23 +663,15 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_usage),
-        cmocka_unit_test(test_bad_values),
-        cmocka_unit_test(test_bad_models),
-        cmocka_unit_test(test_bad_requests),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_bad_graphs),
-        cmocka_unit_test(test_unwritable),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_run),
-        cmocka_unit_test(test_run_without_tokenizer),
-        cmocka_unit_test(test_sampling_seed),
-        cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_explain),
-        cmocka_unit_test(test_opt),
-        cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_help),          cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_bad_values),    cmocka_unit_test(test_bad_models),
+        cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_file_size_limit),
+        cmocka_unit_test(test_environment),   cmocka_unit_test(test_bad_graphs),
+        cmocka_unit_test(test_unwritable),    cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_run),           cmocka_unit_test(test_run_without_tokenizer),
+        cmocka_unit_test(test_sampling_seed), cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_explain),       cmocka_unit_test(test_opt),
+        cmocka_unit_test(test_eval),          cmocka_unit_test(test_compare),
         cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

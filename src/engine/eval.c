@@ -41,7 +41,8 @@ static pz_status parse_line(const char *line, size_t size, const char *where, pz
                        : pz_fail(err, PZ_E_FORMAT, "%s: must be an object with \"question\" and \"answer\"", where);
     if (st == PZ_OK) st = pz_json_get_str(json, "question", true, &question, where, err);
     if (st == PZ_OK) st = pz_json_get_str(json, "answer", true, &answer, where, err);
-    if (st == PZ_OK && !pz_eval_answer(answer, &n))
+    /* An empty result would match every output without an answer. */
+    if (st == PZ_OK && (!pz_eval_answer(answer, &n) || n == 0))
         st = pz_fail(err, PZ_E_FORMAT, "%s: \"answer\" must end in \"#### \" and the expected result", where);
     if (st == PZ_OK) st = copy_answer(answer, &item->expected, err);
     if (st == PZ_OK) {
