@@ -104,7 +104,7 @@ static int64_t cpu_weight_bytes(const pz_backend *b) {
 }
 
 /* ---- checks ---- */
-pz_status pz_cpu_refuse(const pz_launch *l, pz_status code, pz_error *err, const char *fmt, ...) {
+pz_status(pz_cpu_refuse)(const pz_launch *l, pz_status code, pz_error *err, const char *fmt, ...) {
     char text[400];
     va_list ap;
     va_start(ap, fmt);
