@@ -139,7 +139,8 @@ pz_status pz_file_write(const char *path, const void *data, size_t n, pz_error *
 }
 
 /* ---- reading ---- */
-/* No text that is read whole (configurations, tokenizers, graphs, questions) comes near: a device that never ends does. */
+/* No text that is read whole (configurations, tokenizers, graphs, questions) comes near: a device that never ends does.
+ */
 enum { MAX_TEXT = 128 << 20 };
 
 pz_status pz_file_read(const char *path, char **data, size_t *size, pz_error *err) {
