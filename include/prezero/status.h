@@ -3,7 +3,8 @@
  *
  * Convention: a function that can fail returns pz_status, 0 is success. Its last parameter is an optional
  * `pz_error *err` (NULL is allowed) that receives the code and one line saying what was wrong, where, and
- * what would be right. On success *err is left untouched. The library never prints, exits or aborts. */
+ * what would be right. On success *err is left untouched. A pointer that is needed and NULL is E_INVAL; functions
+ * without a status do nothing then, or return 0, -1 or NULL. The library never prints, exits or aborts. */
 #ifndef PREZERO_STATUS_H
 #define PREZERO_STATUS_H
 

@@ -22,6 +22,11 @@ pz_status pz_fail_context(pz_error *err, pz_status code, const char *fmt, ...) _
 #define pz_fail(err, code, ...) ((void)(pz_fail)((err), (code), __VA_ARGS__), (code))
 #endif
 
+/* For the arguments of public functions: E_INVAL "<function>: needs <what>" unless `ok`. */
+#define PZ_NEED(ok, what, err)                                                          \
+    do {                                                                                \
+        if (!(ok)) return pz_fail((err), PZ_E_INVAL, "%s: needs %s", __func__, (what)); \
+    } while (0)
 #define PZ_TRY(expr)                          \
     do {                                      \
         pz_status pz_try_ = (expr);           \

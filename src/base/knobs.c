@@ -113,6 +113,7 @@ static pz_status describe_json(char **out, pz_error *err) {
 }
 
 pz_status pz_describe_knobs(int json, char **out, pz_error *err) {
+    PZ_NEED(out, "a place for the result", err);
     *out = NULL;
     if (json) return describe_json(out, err);
     pz_str b = {0};

@@ -178,6 +178,9 @@ void pz_engine_close(pz_engine *e) {
 }
 
 void pz_engine_get_info(const pz_engine *e, pz_engine_info *info) {
+    if (!info) return;
+    *info = (pz_engine_info){0};
+    if (!e) return;
     *info = (pz_engine_info){.vocab = (int)e->hf.vocab,
                              .layers = (int)e->hf.layers,
                              .hidden = (int)e->hf.hidden,
@@ -194,8 +197,8 @@ void pz_engine_get_info(const pz_engine *e, pz_engine_info *info) {
 }
 
 const int *pz_engine_buckets(const pz_engine *e, int *n) {
-    *n = e->decode.n;
-    return e->decode.rows;
+    if (n) *n = e ? e->decode.n : 0;
+    return e ? e->decode.rows : NULL;
 }
 
 pz_status pz_engine_plan_text(const pz_engine *e, int rows, char **out, pz_error *err) {

@@ -69,6 +69,7 @@ static pz_status gather(pz_explained *x, const pz_explain_options *o, pz_error *
 }
 
 pz_status pz_explain(const pz_graph *graph, const pz_explain_options *opts, char **out, pz_error *err) {
+    PZ_NEED(graph && out, "a graph and a place for the result", err);
     *out = NULL;
     pz_explain_options o;
     PZ_TRY(read_options(opts, &o, err));

@@ -84,6 +84,7 @@ static pz_status copy_graph(pz_graph *g, const pz_graph *from, pz_error *err) {
 }
 
 pz_status pz_graph_clone(const pz_graph *graph, pz_graph **out, pz_error *err) {
+    PZ_NEED(graph && out, "a graph and a place for the result", err);
     pz_graph *g;
     *out = NULL;
     PZ_TRY(pz_graph_new(graph->name, &g, err));

@@ -27,6 +27,7 @@ static void text_row(pz_str *s, const char *title, const char *text) {
 }
 
 pz_status pz_describe_ops(int json, char **out, pz_error *err) {
+    PZ_NEED(out, "a place for the result", err);
     *out = NULL;
     PZ_TRY(pz_schema_check(err));
     if (json) return describe_json(out, err);

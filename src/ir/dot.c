@@ -99,6 +99,7 @@ static void func_cluster(pz_str *s, const pz_func *f) {
 }
 
 pz_status pz_graph_dot(const pz_graph *g, char **out, pz_error *err) {
+    PZ_NEED(g && out, "a graph and a place for the result", err);
     pz_str s = {0};
     pz_str_add(&s, "digraph prezero {\n  node [shape=box, style=filled, fontname=\"Helvetica\"];\n"
                    "  edge [fontname=\"Helvetica\", fontsize=9];\n");

@@ -525,6 +525,7 @@ static pz_status parse_graph(parser *p) {
 }
 
 pz_status pz_graph_parse(const char *text, size_t size, const char *name, pz_graph **out, pz_error *err) {
+    PZ_NEED((text || !size) && out, "a text and a place for the graph", err);
     parser p = {.err = err};
     *out = NULL;
     PZ_TRY(pz_graph_new(name, &p.g, err));

@@ -93,6 +93,7 @@ static void print_func(pz_str *s, const pz_func *f) {
 }
 
 pz_status pz_graph_print(const pz_graph *g, char **out, pz_error *err) {
+    PZ_NEED(g && out, "a graph and a place for the result", err);
     pz_str s = {0};
     for (int i = 0; i < g->weights.n; i++) {
         pz_str_addf(&s, "weight @%s: ", g->weights.at[i]->name);

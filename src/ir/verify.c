@@ -336,6 +336,7 @@ static pz_status check_graph(checker *c) {
 }
 
 pz_status pz_graph_verify(const pz_graph *graph, pz_error *err) {
+    PZ_NEED(graph, "a graph", err);
     checker c = {.g = graph, .err = err};
     pz_status st = check_graph(&c);
     pz_arena_free(&c.arena);

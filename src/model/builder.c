@@ -378,6 +378,7 @@ pz_status pz_model_graph(const pz_hf_config *c, const pz_model_graph_options *op
 }
 
 pz_status pz_graph_from_config(const char *dir, const pz_model_graph_options *opts, pz_graph **out, pz_error *err) {
+    PZ_NEED(dir && out, "a directory and a place for the graph", err);
     *out = NULL;
     pz_hf_config c;
     PZ_TRY(pz_hf_config_load(dir, &c, err));

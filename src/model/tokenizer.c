@@ -38,7 +38,7 @@ void pz_tokenizer_close(pz_tokenizer *t) {
 }
 
 int pz_tokenizer_vocab_size(const pz_tokenizer *t) {
-    return t->n_ids;
+    return t ? t->n_ids : 0;
 }
 
 /* ---- characters ---- */
@@ -153,6 +153,7 @@ static pz_status encode_round(pz_tok_encoder *e, int round, const char *s, size_
 
 pz_status pz_tokenizer_encode(const pz_tokenizer *t, const char *text, size_t size, int add_bos, int32_t **ids,
                               size_t *n, pz_error *err) {
+    PZ_NEED(t && (text || !size) && ids && n, "a tokenizer, a text and places for the ids and their number", err);
     *ids = NULL;
     *n = 0;
     size_t bad;

@@ -68,6 +68,7 @@ static void decode_bytes(pz_str *in, bool end, pz_str *out) {
 
 pz_status pz_tokenizer_decode(const pz_tokenizer *t, const int32_t *ids, size_t n, int skip_special, char **text,
                               pz_error *err) {
+    PZ_NEED(t && (ids || !n) && text, "a tokenizer, ids and a place for the text", err);
     *text = NULL;
     pz_str bytes = {0}, out = {0};
     pz_status st = PZ_OK;
@@ -82,6 +83,7 @@ pz_status pz_tokenizer_decode(const pz_tokenizer *t, const int32_t *ids, size_t 
 
 /* ---- streaming ---- */
 pz_status pz_detokenizer_new(const pz_tokenizer *t, pz_detokenizer **out, pz_error *err) {
+    PZ_NEED(t && out, "a tokenizer and a place for the result", err);
     *out = pz_calloc(1, sizeof **out);
     if (!*out) return PZ_NOMEM(err);
     (*out)->t = t;
@@ -105,12 +107,14 @@ static pz_status show(pz_detokenizer *d, bool end, const char **text, pz_error *
 }
 
 pz_status pz_detokenizer_push(pz_detokenizer *d, int32_t id, const char **text, pz_error *err) {
+    PZ_NEED(d && text, "a detokenizer and a place for the text", err);
     *text = "";
     PZ_TRY(add_id(d->t, id, 1, &d->waiting, err));
     return show(d, false, text, err);
 }
 
 pz_status pz_detokenizer_finish(pz_detokenizer *d, const char **text, pz_error *err) {
+    PZ_NEED(d && text, "a detokenizer and a place for the text", err);
     *text = "";
     return show(d, true, text, err);
 }

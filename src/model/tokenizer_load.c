@@ -302,6 +302,7 @@ static pz_status read_optional(const char *path, char **text, size_t *size, pz_e
 }
 
 pz_status pz_tokenizer_open(const char *dir, pz_tokenizer **out, pz_error *err) {
+    PZ_NEED(dir && out, "a directory and a place for the tokenizer", err);
     *out = NULL;
     char *path = pz_path_join(dir, "tokenizer.json"), *config_path = pz_path_join(dir, "tokenizer_config.json");
     char *text = NULL, *config = NULL;

@@ -184,7 +184,7 @@ static pz_status describe_json(char **out, pz_error *err) {
 }
 
 pz_status pz_describe_passes(int json, char **out, pz_error *err) {
-    if (!out) return pz_fail(err, PZ_E_INVAL, "pz_describe_passes: no place for the result given");
+    PZ_NEED(out, "a place for the result", err);
     *out = NULL;
     if (json) return describe_json(out, err);
     pz_str b = {0};
