@@ -478,6 +478,58 @@ static void test_config_disagrees(void **state) {
 }
 
 /* A tensor at an odd address could not be read as 16-bit numbers. */
+/* A parameter that the configuration leaves out is an error, what may stand beside a model is none. */
+static void test_unused(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool wrong;
+    } cases[] = {
+        {"model.layers.0.self_attn.q_a_proj.bias", true},
+        {"language_model.model.layers.1.mlp.shared_experts.norm.weight", true},
+        {"model.layers.1.mlp.experts.3.up_proj.weight", true},
+        {"model.layers.1.mlp.experts.3.up_proj.weight_packed", true},
+        {"model.layers.0.mlp.gate.weight", true},
+        {"model.layers.0.mlp.gate.e_score_correction_bias", true},
+        {"model.layers.2.self_attn.q_a_proj.weight", false}, /* behind the last layer */
+        {"model.layers.18446744073709551617.mlp.up_proj.weight", false},
+        {"model.layers.1.self_attn.rotary_emb.inv_freq", false},
+        {"model.layers.1.self_attn.k_scale", false},
+        {"model.layers.1.mlp.experts.0.up_proj.weight_shape", false},
+        {"vision_tower.model.layers.0.weight", false},
+        {"lm_head.bias", false},
+        {"model.layers.", false},
+    };
+    pz_hf_config c = make_config(true, false, true, false);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        maker m;
+        unsigned char *data;
+        pz_error err;
+        m.n = 0;
+        make_items(&m, false, true);
+        put(&m, "BF16", 4, 0, "%s", cases[i].name);
+        pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+        if (cases[i].wrong)
+            assert_fails(pz_weights_check_unused(&c, ck, &err), PZ_E_FORMAT, &err, cases[i].name, "config.json");
+        else
+            assert_ok(pz_weights_check_unused(&c, ck, &err), &err);
+        pz_checkpoint_close(ck);
+        free(data);
+    }
+    /* What the configuration leaves out. */
+    maker m;
+    unsigned char *data;
+    pz_error err;
+    m.n = 0;
+    make_items(&m, false, true);
+    pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+    assert_ok(pz_weights_check_unused(&c, ck, &err), &err);
+    c.shared_experts = 0;
+    assert_fails(pz_weights_check_unused(&c, ck, &err), PZ_E_FORMAT, &err, "shared_experts");
+    pz_checkpoint_close(ck);
+    free(data);
+}
+
 static void test_misaligned(void **state) {
     (void)state;
     maker m;
@@ -657,11 +709,17 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_namings),      cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_rope),         cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_f32_accepted), cmocka_unit_test(test_config_disagrees),
-        cmocka_unit_test(test_misaligned),   cmocka_unit_test(test_foreign_weights),
-        cmocka_unit_test(test_fp8),          cmocka_unit_test(test_real_checkpoints),
+        cmocka_unit_test(test_namings),
+        cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_f32_accepted),
+        cmocka_unit_test(test_config_disagrees),
+        cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_misaligned),
+        cmocka_unit_test(test_foreign_weights),
+        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_real_checkpoints),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,7 +109,7 @@ static pz_status load_weights(pz_engine *e, pz_error *err) {
         pz_host_weight_free(&host);
     }
     pz_free(use);
-    return st;
+    return st == PZ_OK ? pz_weights_check_unused(&e->hf, e->checkpoint, err) : st;
 }
 
 static pz_status open_backend(pz_engine *e, int threads, pz_error *err) {

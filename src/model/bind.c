@@ -171,3 +171,57 @@ void pz_host_weight_free(pz_host_weight *w) {
     pz_free(w->owned);
     *w = (pz_host_weight){0};
 }
+
+/* ---- what nobody reads ---- */
+static void mark(const pz_hf_config *c, const pz_checkpoint *ck, const char *module, const char *leaf, bool *used) {
+    const pz_tensor *t = find_tensor(c, ck, module, leaf);
+    if (t) used[t - pz_checkpoint_at(ck, 0)] = true;
+}
+
+static void mark_role(const pz_hf_config *c, const pz_checkpoint *ck, pz_role r, int64_t layer, bool *used) {
+    pz_role_shape s = pz_role_shape_of(c, r, 1);
+    for (int64_t e = 0; e < (s.count ? s.count : 1); e++)
+        for (int p = 0; p < 2; p++) {
+            char module[NAME_CAP / 2];
+            if (!pz_role_module(r, p, layer, e, module, sizeof module)) continue;
+            mark(c, ck, module, pz_role_leaf(r), used);
+            mark(c, ck, module, "weight_packed", used);
+        }
+}
+
+/* A parameter of one of the model's layers. Not those of layers behind the last (they predict further tokens), of other
+ * towers, scales (the binder asks for those it needs) or buffers such as inv_freq. */
+static bool is_layer_parameter(const pz_hf_config *c, const char *name) {
+    static const char *const leaves[] = {"weight", "weight_packed", "bias", "e_score_correction_bias"};
+    static const char layers[] = "model.layers.";
+    if (strncmp(name, other_prefix, sizeof other_prefix - 1) == 0) name += sizeof other_prefix - 1;
+    if (strncmp(name, layers, sizeof layers - 1) != 0) return false;
+    const char *p = name + sizeof layers - 1, *leaf = strrchr(name, '.') + 1;
+    int64_t layer = 0;
+    for (; *p >= '0' && *p <= '9' && layer < c->layers; p++) layer = layer * 10 + (*p - '0');
+    if (layer >= c->layers) return false;
+    for (size_t i = 0; i < sizeof leaves / sizeof *leaves; i++)
+        if (strcmp(leaf, leaves[i]) == 0) return true;
+    return false;
+}
+
+pz_status pz_weights_check_unused(const pz_hf_config *c, const pz_checkpoint *ck, pz_error *err) {
+    int n = pz_checkpoint_count(ck);
+    bool *used = pz_calloc((size_t)n + 1, sizeof *used);
+    if (!used) return PZ_NOMEM(err);
+    for (int64_t layer = 0; layer < c->layers; layer++)
+        for (int i = 0; i < PZ_ROLE_COUNT; i++)
+            if (pz_role_scope_of((pz_role)i) == PZ_SCOPE_LAYER && pz_role_present(c, (pz_role)i, layer))
+                mark_role(c, ck, (pz_role)i, layer, used);
+    pz_status st = PZ_OK;
+    for (int i = 0; i < n && st == PZ_OK; i++) {
+        const char *name = pz_checkpoint_at(ck, i)->name;
+        if (!used[i] && is_layer_parameter(c, name))
+            st = pz_fail(err, PZ_E_FORMAT,
+                         "the checkpoint has a tensor \"%s\", but by config.json this layer has none; without it the "
+                         "results would be wrong",
+                         name);
+    }
+    pz_free(used);
+    return st;
+}

@@ -81,4 +81,9 @@ pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const p
                          pz_error *err);
 void pz_host_weight_free(pz_host_weight *w);
 
+/* E_FORMAT names a parameter in one of the model's layers that no weight reads: the configuration then describes less
+ * than the checkpoint (shared experts left out, a bias, more experts), and the results would be wrong without a word.
+ */
+pz_status pz_weights_check_unused(const pz_hf_config *c, const pz_checkpoint *ck, pz_error *err);
+
 #endif
