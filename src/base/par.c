@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 #include "base/base.h"
@@ -140,15 +141,8 @@ static team *new_team(void) {
     pthread_once(&once, set_up);
     team *t = have_key ? pz_aligned_calloc(sizeof *t) : NULL;
     if (!t) return NULL;
-    if (pthread_mutex_init(&t->mutex, NULL) != 0) {
-        pz_free(t);
-        return NULL;
-    }
-    if (pthread_cond_init(&t->changed, NULL) != 0) {
-        pthread_mutex_destroy(&t->mutex);
-        pz_free(t);
-        return NULL;
-    }
+    t->mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    t->changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     if (pthread_setspecific(at_exit, t) != 0) {
         free_team(t);
         return NULL;
@@ -162,7 +156,12 @@ static bool add_worker(team *t) {
     w->team = t;
     w->tid = t->workers.n + 1;
     if (pz_push(&t->workers, w, NULL) == PZ_OK) {
-        if (pthread_create(&w->thread, NULL, work, w) == 0) return true;
+        sigset_t all, old; /* signals are for the program's own threads */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        int failed = pthread_create(&w->thread, NULL, work, w);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        if (!failed) return true;
         t->workers.n--;
     }
     pz_free(w);
