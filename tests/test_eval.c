@@ -132,7 +132,7 @@ static void run(pz_engine *e, const pz_tokenizer *tok, int batch, int limit, pz_
 }
 
 static void assert_same_outputs(const pz_eval_result *a, const pz_eval_result *b) {
-    assert_int_equal(a->n, b->n);
+    assert_true(a->n <= b->n);
     for (int i = 0; i < a->n; i++) {
         assert_string_equal(a->items[i].question, b->items[i].question);
         assert_string_equal(a->items[i].output, b->items[i].output);
@@ -160,7 +160,13 @@ static void test_subset(void **state) {
 }
 
 /* The whole set, or a part of it where instrumentation makes it slow. */
-#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef __has_feature
+#define HAS_FEATURE(x) __has_feature(x)
+#else
+#define HAS_FEATURE(x) 0
+#endif
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    HAS_FEATURE(address_sanitizer) || HAS_FEATURE(thread_sanitizer)
 enum { LINES = 60 };
 #else
 enum { LINES = 1319 };
@@ -177,10 +183,11 @@ static void eval_set(const pz_tokenizer *tok, pz_act act, int prezero, int limit
     pz_engine_close(e);
 }
 
-static void check_set(pz_act act, int wrong) {
+/* The whole set with prezero on, and its first `n_off` lines with prezero off: the same text. */
+static void check_set(pz_act act, int wrong, int n_off) {
     pz_tokenizer *tok = open_tokenizer();
     pz_eval_result off, on;
-    eval_set(tok, act, 0, LINES, wrong, &off);
+    eval_set(tok, act, 0, n_off, wrong, &off);
     eval_set(tok, act, 1, LINES, wrong, &on);
     assert_same_outputs(&off, &on);
     pz_eval_result_free(&off);
@@ -190,12 +197,12 @@ static void check_set(pz_act act, int wrong) {
 
 static void test_all_bf16(void **state) {
     (void)state;
-    check_set(PZ_ACT_BF16, 4);
+    check_set(PZ_ACT_BF16, 4, LINES);
 }
 
 static void test_all_f32(void **state) {
     (void)state;
-    check_set(PZ_ACT_F32, 2);
+    check_set(PZ_ACT_F32, 2, LINES / 4);
 }
 
 static void test_errors(void **state) {
