@@ -103,7 +103,8 @@ static void test_kimi_k2(void **state) {
     assert_true(c.rope_theta == 50000 && c.yarn_mscale == 1 && c.yarn_mscale_all_dim == 1);
     assert_int_equal(c.yarn_original, 4096);
     assert_int_equal(c.bos, 163584);
-    assert_int_equal(c.eos, 163585);
+    assert_int_equal(c.n_eos, 1);
+    assert_int_equal(c.eos[0], 163585);
     assert_int_equal(c.expert_quant, PZ_QUANT_NONE);
     assert_int_equal(c.linear_quant, PZ_QUANT_NONE);
     assert_string_equal(c.prefix, "");
@@ -115,7 +116,8 @@ static void test_kimi_k25(void **state) {
     assert_int_equal(c.layers, 61);
     assert_int_equal(c.max_positions, 262144);
     assert_true(c.yarn && c.yarn_factor == 64 && c.yarn_beta_fast == 32);
-    assert_int_equal(c.eos, 163585);
+    assert_int_equal(c.n_eos, 1);
+    assert_int_equal(c.eos[0], 163585);
     assert_int_equal(c.expert_quant, PZ_QUANT_MXFP4);
     assert_int_equal(c.linear_quant, PZ_QUANT_NONE);
     assert_false(c.packed_names);
@@ -162,7 +164,7 @@ static void test_v3_defaults(void **state) {
     assert_int_equal(c.group_top, 2);
     assert_int_equal(c.moe_freq, 1);
     assert_int_equal(c.bos, -1);
-    assert_int_equal(c.eos, -1);
+    assert_int_equal(c.n_eos, 0);
     assert_string_equal(c.prefix, "");
 }
 
@@ -210,11 +212,15 @@ static void test_variants(void **state) {
     assert_int_equal(c.first_dense, 6);
     assert_int_equal(c.moe_freq, 2);
     c = good("{\"eos_token_id\": 7, \"bos_token_id\": 3}", NULL);
-    assert_int_equal(c.eos, 7);
+    assert_int_equal(c.n_eos, 1);
+    assert_int_equal(c.eos[0], 7);
     assert_int_equal(c.bos, 3);
-    assert_int_equal(good("{\"eos_token_id\": [9, 8]}", NULL).eos, 9);
-    assert_int_equal(good("{\"eos_token_id\": []}", NULL).eos, -1);
-    assert_int_equal(good("{\"eos_token_id\": null}", NULL).eos, -1);
+    c = good("{\"eos_token_id\": [9, 8, 9]}", NULL);
+    assert_int_equal(c.n_eos, 2);
+    assert_int_equal(c.eos[0], 9);
+    assert_int_equal(c.eos[1], 8);
+    assert_int_equal(good("{\"eos_token_id\": []}", NULL).n_eos, 0);
+    assert_int_equal(good("{\"eos_token_id\": null}", NULL).n_eos, 0);
     /* A model without experts needs none of their numbers. */
     c = good("{\"n_routed_experts\": null, \"moe_intermediate_size\": \"-\", \"num_experts_per_tok\": \"-\"}", NULL);
     assert_int_equal(c.experts, 0);
@@ -241,7 +247,8 @@ static void test_nested(void **state) {
     json_object_set_new(root, "text_config", json(v3_text));
     assert_ok(parse_object(root, &c, &err), &err);
     assert_int_equal(c.vocab, 1000);
-    assert_int_equal(c.eos, 11);
+    assert_int_equal(c.n_eos, 1);
+    assert_int_equal(c.eos[0], 11);
     assert_string_equal(c.prefix, "language_model.");
     assert_int_equal(c.quant, PZ_QUANT_NONE);
     /* quantization_config inside, then also outside, which counts first */
@@ -343,6 +350,9 @@ static void test_bad_values(void **state) {
         {"{\"eos_token_id\": -2}", PZ_E_FORMAT, {"eos_token_id", "-2"}},
         {"{\"eos_token_id\": \"x\"}", PZ_E_FORMAT, {"eos_token_id", "integer"}},
         {"{\"eos_token_id\": [\"x\"]}", PZ_E_FORMAT, {"eos_token_id", "integers"}},
+        {"{\"eos_token_id\": [1, \"x\"]}", PZ_E_FORMAT, {"eos_token_id", "integers"}},
+        {"{\"eos_token_id\": [1, 1000]}", PZ_E_FORMAT, {"eos_token_id", "1000"}},
+        {"{\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", PZ_E_FORMAT, {"eos_token_id", "16"}},
         {"{\"eos_token_id\": [99999999]}", PZ_E_FORMAT, {"eos_token_id", "99999999"}},
         {"{\"bos_token_id\": 1000}", PZ_E_FORMAT, {"bos_token_id", "1000"}},
         {"{\"num_experts_per_tok\": 17}", PZ_E_FORMAT, {"num_experts_per_tok", "at most n_routed_experts 16"}},
@@ -611,6 +621,38 @@ static void test_no_memory(void **state) {
     support_alloc_sweep_json(parse_built_in, NULL);
 }
 
+/* End tokens that only generation_config.json names count too. */
+static void test_generation_config(void **state) {
+    (void)state;
+    pz_error err;
+    pz_hf_config c;
+    char *dir = support_tmp_dir(), *text;
+    size_t size;
+    assert_ok(pz_file_read(PZ_SOURCE_DIR "/models/kimi-tiny/config.json", &text, &size, &err), &err);
+    char *config = support_path(dir, "config.json"), *generation = support_path(dir, "generation_config.json");
+    assert_ok(pz_file_write(config, text, size, &err), &err);
+    const struct {
+        const char *text;
+        int n;
+        int64_t second;
+    } cases[] = {{"{}", 1, 0}, {"{\"eos_token_id\": 1}", 1, 0}, {"{\"eos_token_id\": [1, 2]}", 2, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(pz_file_write(generation, cases[i].text, strlen(cases[i].text), &err), &err);
+        assert_ok(pz_hf_config_load(dir, &c, &err), &err);
+        assert_int_equal(c.n_eos, cases[i].n);
+        assert_int_equal(c.eos[0], 1);
+        if (c.n_eos > 1) assert_int_equal(c.eos[1], cases[i].second);
+    }
+    assert_ok(pz_file_write(generation, "{\"eos_token_id\": 5000}", 22, &err), &err);
+    assert_fails(pz_hf_config_load(dir, &c, &err), PZ_E_FORMAT, &err, "generation_config.json", "5000");
+    assert_ok(pz_file_write(generation, "{", 1, &err), &err);
+    assert_fails(pz_hf_config_load(dir, &c, &err), PZ_E_FORMAT, &err, "generation_config.json");
+    pz_free(text);
+    pz_free(config);
+    pz_free(generation);
+    support_tmp_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kimi_k2),
@@ -631,6 +673,7 @@ int main(void) {
         cmocka_unit_test(test_fp8_exceptions),
         cmocka_unit_test(test_bad_quantization),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_generation_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,7 +148,7 @@ static void test_eos(void **state) {
     int32_t fourth = r->tokens[0][3];
     int first = 0;
     while (r->tokens[0][first] != fourth) first++;
-    e->hf.eos = fourth; /* whatever the model said there is now its end token */
+    e->hf.eos[e->hf.n_eos++] = fourth; /* whatever the model said there is now an end token too */
     memset(r, 0, sizeof *r);
     generate(e, q, 2, 2, r);
     assert_int_equal(r->n[0], 20);

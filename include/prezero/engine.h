@@ -68,7 +68,7 @@ PZ_API void pz_engine_close(pz_engine *engine);
 
 typedef struct pz_engine_info {
     int vocab, layers, hidden, context, threads, prezero;
-    int bos, eos; /* token ids, -1 if the model names none */
+    int bos, eos; /* token ids, -1 if the model names none; of several end tokens the first */
     int64_t weight_bytes, cache_bytes, arena_bytes;
     double load_seconds;
     char isa[16]; /* instruction set in use, such as "avx512" */

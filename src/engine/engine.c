@@ -188,7 +188,7 @@ void pz_engine_get_info(const pz_engine *e, pz_engine_info *info) {
                              .threads = e->device.units,
                              .prezero = e->prezero,
                              .bos = (int)e->hf.bos,
-                             .eos = (int)e->hf.eos,
+                             .eos = e->hf.n_eos ? (int)e->hf.eos[0] : -1,
                              .weight_bytes = e->api->weight_bytes(e->backend),
                              .cache_bytes = pz_kv_bytes(&e->kv),
                              .arena_bytes = e->arena_bytes,

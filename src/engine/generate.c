@@ -54,12 +54,18 @@ static pz_status start_requests(batch *b, pz_error *err) {
     return PZ_OK;
 }
 
+static bool is_end(const pz_hf_config *hf, int32_t token) {
+    for (int i = 0; i < hf->n_eos; i++)
+        if (hf->eos[i] == token) return true;
+    return false;
+}
+
 /* Samples the next token of a slot and reports it. */
 static pz_status advance(batch *b, slot *s, const float *logits, pz_error *err) {
     const pz_request *r = &b->requests[s->request];
     pz_status st = pz_sample(logits, (int)b->engine->hf.vocab, &r->sampling, &s->rng, &s->next, err);
     if (st != PZ_OK) return pz_fail_context(err, st, "request %d", s->request);
-    if (!r->ignore_eos && s->next == b->engine->hf.eos) {
+    if (!r->ignore_eos && is_end(&b->engine->hf, s->next)) {
         b->fn(b->user, s->request, -1, 1);
         s->ended = true;
         return PZ_OK;

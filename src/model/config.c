@@ -132,25 +132,33 @@ static pz_status check_features(const json_t *obj, pz_hf_config *c, const char *
     return pz_json_get_bool(obj, "tie_word_embeddings", false, &c->tied, where, err);
 }
 
-/* eos_token_id is a number or a list, of which the first counts. */
-static pz_status read_eos(const json_t *obj, pz_hf_config *c, const char *where, pz_error *err) {
-    const json_t *v = json_object_get(obj, "eos_token_id");
-    if (json_is_array(v)) {
-        if (!json_array_size(v)) return PZ_OK;
-        v = json_array_get(v, 0);
-        if (!json_is_integer(v)) return pz_fail(err, PZ_E_FORMAT, "%s: \"eos_token_id\" must hold integers", where);
-    }
-    if (!v || json_is_null(v)) return PZ_OK;
-    if (!json_is_integer(v))
-        return pz_fail(err, PZ_E_FORMAT, "%s: \"eos_token_id\" must be an integer or a list of integers", where);
-    c->eos = json_integer_value(v);
-    return PZ_OK;
-}
-
 static pz_status check_token(const char *key, int64_t id, const pz_hf_config *c, const char *where, pz_error *err) {
     if (id == -1 || (id >= 0 && id < c->vocab)) return PZ_OK;
     return pz_fail(err, PZ_E_FORMAT, "%s: \"%s\" is %" PRId64 ", expected a token below vocab_size %" PRId64, where,
                    key, id, c->vocab);
+}
+
+static pz_status add_eos(const json_t *v, pz_hf_config *c, const char *where, pz_error *err) {
+    if (!json_is_integer(v))
+        return pz_fail(err, PZ_E_FORMAT, "%s: \"eos_token_id\" must be an integer or a list of integers", where);
+    int64_t id = json_integer_value(v);
+    PZ_TRY(check_token("eos_token_id", id, c, where, err));
+    for (int i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == id) return PZ_OK;
+    if (id == -1) return PZ_OK;
+    if (c->n_eos == PZ_MAX_EOS)
+        return pz_fail(err, PZ_E_FORMAT, "%s: \"eos_token_id\" has more than %d tokens", where, PZ_MAX_EOS);
+    c->eos[c->n_eos++] = id;
+    return PZ_OK;
+}
+
+/* eos_token_id is a number or a list. */
+static pz_status read_eos(const json_t *obj, pz_hf_config *c, const char *where, pz_error *err) {
+    const json_t *v = json_object_get(obj, "eos_token_id");
+    if (!v || json_is_null(v)) return PZ_OK;
+    if (!json_is_array(v)) return add_eos(v, c, where, err);
+    for (size_t i = 0; i < json_array_size(v); i++) PZ_TRY(add_eos(json_array_get(v, i), c, where, err));
+    return PZ_OK;
 }
 
 /* ---- experts ---- */
@@ -278,9 +286,8 @@ static pz_status read_config(const json_t *root, pz_hf_config *c, const char *wh
     PZ_TRY(read_real(obj, "rms_norm_eps", false, 1e-30, 1, &c->eps, where, err));
     PZ_TRY(check_features(obj, c, where, err));
     PZ_TRY(read_eos(obj, c, where, err));
-    if (c->eos == -1) PZ_TRY(read_eos(root, c, where, err));
+    if (!c->n_eos) PZ_TRY(read_eos(root, c, where, err));
     PZ_TRY(check_token("bos_token_id", c->bos, c, where, err));
-    PZ_TRY(check_token("eos_token_id", c->eos, c, where, err));
     PZ_TRY(read_rope(obj, c, where, err));
     if (c->experts) PZ_TRY(read_moe(obj, fam, c, where, err));
     PZ_TRY(pz_json_get_node(root, "quantization_config", JSON_OBJECT, &quantization, where, err));
@@ -304,12 +311,24 @@ pz_status pz_hf_config_parse(const char *text, size_t size, const char *where, p
         .yarn_truncate = true,
         .rope_linear = 1,
         .bos = -1,
-        .eos = -1,
     };
     json_t *root;
     PZ_TRY(pz_json_parse(text, size, where, &root, err));
     pz_status st = read_config(root, out, where, err);
     json_decref(root);
+    return st;
+}
+
+/* Models whose generation ends on more tokens than config.json names say so in a file of its own. */
+static pz_status load_generation(const char *dir, pz_hf_config *c, pz_error *err) {
+    char *path = pz_path_join(dir, "generation_config.json");
+    if (!path) return PZ_NOMEM(err);
+    json_t *root = NULL;
+    pz_status st = PZ_OK;
+    if (pz_file_exists(path)) st = pz_json_load(path, &root, err);
+    if (root) st = read_eos(root, c, path, err);
+    json_decref(root);
+    pz_free(path);
     return st;
 }
 
@@ -319,6 +338,7 @@ pz_status pz_hf_config_load(const char *dir, pz_hf_config *out, pz_error *err) {
     size_t size;
     pz_status st = pz_file_read(path, &text, &size, err);
     if (st == PZ_OK) st = pz_hf_config_parse(text, size, path, out, err);
+    if (st == PZ_OK) st = load_generation(dir, out, err);
     pz_free(text);
     pz_free(path);
     return st;

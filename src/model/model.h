@@ -12,6 +12,8 @@ typedef enum pz_quant { PZ_QUANT_NONE, PZ_QUANT_MXFP4, PZ_QUANT_FP8 } pz_quant;
 /* Most layers a model may have. */
 enum { PZ_MAX_LAYERS = 512 };
 
+enum { PZ_MAX_EOS = 16 };
+
 typedef struct pz_hf_config {
     char model_type[32];
     int64_t vocab, hidden, layers, heads, intermediate, moe_intermediate;
@@ -29,8 +31,10 @@ typedef struct pz_hf_config {
     double yarn_attention_factor; /* factor on cos and sin; 0: from the two mscales */
     bool yarn_truncate;           /* the ramp's ends are rounded to whole pairs */
     int64_t yarn_original;
-    double rope_linear;                  /* linear scaling factor, 1 */
-    int64_t bos, eos;                    /* -1 */
+    double rope_linear;      /* linear scaling factor, 1 */
+    int64_t bos;             /* -1 */
+    int64_t eos[PZ_MAX_EOS]; /* end tokens, n_eos of them: config.json's, then generation_config.json's */
+    int n_eos;
     pz_quant quant;                      /* format of the quantized weights */
     pz_quant expert_quant, linear_quant; /* `quant` if any routed expert, any other linear layer has it, else NONE */
     /* Bit r: the weight of role r (weights.def) is quantized in that layer; [layers] is what stands outside layers. */
@@ -39,8 +43,8 @@ typedef struct pz_hf_config {
     char prefix[32];   /* "" or "language_model." as the configuration suggests; the loader accepts both */
 } pz_hf_config;
 
-/* Reads dir/config.json. E_UNSUPPORTED for another architecture or quantization, naming it and what is supported;
- * E_FORMAT for missing or impossible values. */
+/* Reads dir/config.json, and the end tokens of dir/generation_config.json where that is there. E_UNSUPPORTED for
+ * another architecture or quantization, naming it and what is supported; E_FORMAT for missing or impossible values. */
 pz_status pz_hf_config_load(const char *dir, pz_hf_config *out, pz_error *err);
 pz_status pz_hf_config_parse(const char *text, size_t size, const char *where, pz_hf_config *out, pz_error *err);
 
