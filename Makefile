@@ -9,13 +9,13 @@ JOBS ?= $(shell nproc)
 
 build:
 	@cmake --preset release --log-level=WARNING
-	@cmake --build --preset release
+	@cmake --build --preset release $(if $(TARGET),--target $(TARGET))
 
 deps:       ; @tools/deps.sh build
 deps-dev:   ; @tools/deps.sh build dev
 
 demo: deps
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory build TARGET=prezero_cli
 	@tools/demo.sh build/prezero
 
 test: deps
