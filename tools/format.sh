@@ -7,7 +7,15 @@ cd "$(dirname "$0")/.."
 want=14
 cf=$(command -v clang-format-$want || command -v clang-format || true)
 if [ -z "$cf" ]; then echo "format: clang-format is not installed" >&2; exit 1; fi
-mapfile -t files < <(git ls-files '*.c' '*.h' '*.cpp')
+list() {
+  if [ -e .git ] && command -v git >/dev/null; then
+    git ls-files -co --exclude-standard '*.c' '*.h' '*.cpp'
+  else
+    find src include cli tests bench -name '*.[ch]' -o -name '*.cpp'
+  fi
+}
+mapfile -t files < <(list)
+if [ ${#files[@]} -eq 0 ]; then echo "format: no files found" >&2; exit 1; fi
 if [ "${1:-}" != --check ]; then exec "$cf" -i "${files[@]}"; fi
 if ! "$cf" --version | grep -q "version $want\."; then
   echo "format-check: skipped, needs clang-format $want and found: $("$cf" --version)"

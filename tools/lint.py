@@ -6,6 +6,7 @@ Every rule has samples, one that breaks it and one that does not; they are check
 that has stopped working is seen."""
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -179,10 +180,10 @@ def self_test():
 
 
 def files():
-    """What git knows or would add; in an unpacked archive, everything outside build directories."""
-    git = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True)
-    if git.returncode == 0:
-        names = git.stdout.splitlines()
+    """What git knows or would add; without git or its data, everything outside build directories."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        git = ["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"]
+        names = subprocess.run(git, check=True, capture_output=True, text=True).stdout.splitlines()
     else:
         names = [p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*")]
     for name in sorted(names):
@@ -203,6 +204,8 @@ def main():
             for line, message in check(path, text):
                 print(f"{path}:{line}: {rule}: {message}")
                 findings += 1
+    if count < 50:
+        sys.exit(f"lint.py: only {count} files found in {ROOT}")
     print(f"lint.py: {len(RULES)} rules, {count} files, {findings} findings")
     sys.exit(findings != 0)
 

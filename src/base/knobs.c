@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/knobs.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
 #include "base/json.h"
 #include "prezero/graph.h"
 
@@ -72,9 +69,8 @@ pz_status pz_knob_int(pz_knob_id id, int64_t *out, pz_error *err) {
     char *end;
     int64_t lo = strtoll(k->allowed, &end, 10), hi = strtoll(end + strlen(".."), NULL, 10);
     bool digits = strspn(value + (*value == '-'), "0123456789") == strlen(value + (*value == '-'));
-    errno = 0;
-    int64_t n = strtoll(value, &end, 10);
-    if (!digits || end == value || errno != 0 || n < lo || n > hi) return bad_value(k, k->env, value, err);
+    int64_t n = strtoll(value, &end, 10); /* out of its range gives the largest or smallest, which no row allows */
+    if (!digits || end == value || n < lo || n > hi) return bad_value(k, k->env, value, err);
     *out = n;
     return PZ_OK;
 }
