@@ -8,7 +8,7 @@ set -euo pipefail
 build_set="cc=gcc c++=g++ make=make cmake=cmake ninja=ninja-build pkg-config=pkg-config
   pkg:jansson=libjansson-dev pkg:libpcre2-8=libpcre2-dev pkg:cmocka=libcmocka-dev"
 dev_set="clang=clang clang-format=clang-format clang-tidy=clang-tidy gcovr=gcovr python3=python3
-  file:/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*=clang"
+  file:/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.tsan*=libclang-rt-14-dev"
 
 have() {
   case $1 in
