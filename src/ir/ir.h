@@ -134,6 +134,7 @@ struct pz_graph {
 const char *pz_dtype_text(pz_dtype dt);
 int pz_dtype_bits(pz_dtype dt);
 bool pz_dtype_is_act(pz_dtype dt);
+bool pz_dtype_is_quantized(pz_dtype dt);              /* only weights have it: mxfp4, fp8 */
 pz_dtype pz_dtype_from_text(const char *s, size_t n); /* PZ_DT_NONE if unknown */
 /* Accumulator <-> dtype <-> text; one table. */
 pz_dtype pz_accum_dtype(pz_accum a);

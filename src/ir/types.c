@@ -30,6 +30,10 @@ bool pz_dtype_is_act(pz_dtype dt) {
     return dtypes[dt].cls == CLASS_ACT;
 }
 
+bool pz_dtype_is_quantized(pz_dtype dt) {
+    return dtypes[dt].cls == CLASS_WEIGHT;
+}
+
 pz_dtype pz_dtype_from_text(const char *s, size_t n) {
     for (int i = PZ_DT_NONE + 1; i < PZ_DT_COUNT; i++)
         if (strlen(dtypes[i].text) == n && memcmp(dtypes[i].text, s, n) == 0) return (pz_dtype)i;

@@ -42,17 +42,6 @@ typedef struct state {
     int next_z;   /* number of the next fresh value name */
 } state;
 
-static bool dtype_is_quantized(pz_dtype dt) {
-    enum { ACT, INT, WEIGHT, NONE };
-    static const unsigned char cls[PZ_DT_COUNT] = {
-        [PZ_DT_NONE] = NONE,
-#define DTYPE(id, text, bits, class) [PZ_DT_##id] = class,
-#include "ir/dtypes.def"
-#undef DTYPE
-    };
-    return cls[dt] == WEIGHT;
-}
-
 static const pz_weight *weight_of(const pz_node *n) {
     for (int i = 0; n && i < n->args.n; i++)
         if (n->args.at[i].weight) return n->args.at[i].weight;
@@ -97,7 +86,7 @@ static void judge(const state *s, consumer *c) {
         c->slice = have->slice;
     } else if (c->reason != PZ_REASON_NONE) {
         return;
-    } else if (w && dtype_is_quantized(w->type.dt)) {
+    } else if (w && pz_dtype_is_quantized(w->type.dt)) {
         c->reason = PZ_REASON_QUANTIZED;
         c->detail = pz_dtype_text(w->type.dt);
     } else if (out->dim[1] == PZ_DIM_UNKNOWN) {
