@@ -554,7 +554,7 @@ static void refuse_config(gemm_case c, pz_status want, const char *text) {
     *l = *first; /* the first would write its output if it ran */
     l->node = node;
     l->strategy = c.strategy;
-    l->gemm = (pz_gemm_config){c.tile_n, c.split};
+    l->gemm = (pz_gemm_config){.tile_n = c.tile_n, .split = c.split};
     l->accum = c.accum;
     assert_fails(rig_try(g.r, &err), want, &err, "gemm", text);
     finish(&g);

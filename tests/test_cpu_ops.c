@@ -322,7 +322,7 @@ static void test_tied_embedding(void **state) {
         l->out[0] = logits;
         l->accum = PZ_ACCUM_F32;
         l->strategy = PZ_ZERO_NONE;
-        l->gemm = (pz_gemm_config){32, 1};
+        l->gemm = (pz_gemm_config){.tile_n = 32, .split = 1};
         rig_run(r);
         float *got = rig_data(r, logits);
         assert_memory_equal(rig_data(r, y), w + 20, sizeof x);

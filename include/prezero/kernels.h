@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "prezero/status.h"
+#include "prezero/graph.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,6 +65,106 @@ PZ_API pz_status pz_gate(const pz_gate_query *query, pz_gate_result *result, pz_
 
 /* "free", "pays", "closed"; static strings, "unknown" for other values. */
 PZ_API const char *pz_gate_text(pz_gate_verdict verdict);
+
+/* ---- kernels for a GPU ---- */
+/* How the output of a GEMM whose K is split over blocks comes to hold the sum: enum suffix, text, whether the kernel
+ * adds into its output. */
+#define PZ_STRATEGY_TABLE(X)                                                                      \
+    X(NONE, "none", 0)       /* K is not split over blocks: the output is stored */               \
+    X(PREZERO, "prezero", 1) /* the caller has zeroed the output: a rider of an earlier kernel */ \
+    X(SELF, "self", 1)       /* the first block of a tile to start zeroes it, the others wait */  \
+    X(MEMSET, "memset", 1)   /* a memset before the kernel */                                     \
+    X(REDUCE, "reduce", 0)   /* partial sums into a workspace, a second kernel adds them */       \
+    X(TICKET, "ticket", 0)   /* partial sums into a workspace, the last block of a tile adds them */
+typedef enum pz_strategy {
+#define PZ_STRATEGY_ENUM(id, text, adds) PZ_ZERO_##id,
+    PZ_STRATEGY_TABLE(PZ_STRATEGY_ENUM)
+#undef PZ_STRATEGY_ENUM
+} pz_strategy;
+
+/* Families of GEMM kernels: enum suffix, text. */
+#define PZ_GEMM_FAMILY_TABLE(X)                                                                          \
+    X(DEFAULT, "default") /* what the tuned table of the device or the cost model says; the CPU's one */ \
+    X(SKINNY, "skinny")   /* mma.sync, weights in registers and thread-private shared memory */          \
+    X(WIDE, "wide")       /* wgmma, tiles by bulk tensor copies */                                       \
+    X(CUBLASLT, "cublaslt")
+typedef enum pz_gemm_family {
+#define PZ_GEMM_FAMILY_ENUM(id, text) PZ_GEMM_##id,
+    PZ_GEMM_FAMILY_TABLE(PZ_GEMM_FAMILY_ENUM)
+#undef PZ_GEMM_FAMILY_ENUM
+} pz_gemm_family;
+
+/* Geometry of one GEMM launch. */
+typedef struct pz_gemm_config {
+    int tile_n; /* outputs (rows of w) of one block: a multiple of 16 (skinny), 64 (wide) */
+    int split;  /* blocks that share the K of one tile; 1: not split */
+    int family; /* pz_gemm_family */
+    int warps;  /* skinny: warps of a block that share its part of K */
+    int stages; /* skinny: chunks of K a thread holds in registers before the wait; wide: stages of the ring;
+                   cublaslt: number of the heuristic */
+    int depth;  /* skinny: chunks in flight a thread before it waits for the oldest; 0: all */
+} pz_gemm_config;
+
+/* Element types that kernels read and write. FIXED is an int32 sum whose unit is x_norm[m] * w_norm[n] * 2^-30. */
+typedef enum pz_elem { PZ_ELEM_BF16 = 0, PZ_ELEM_F32 = 1, PZ_ELEM_FIXED = 2 } pz_elem;
+
+/* A matrix [rows, cols] in device memory, row r at data + r * ld elements. */
+typedef struct pz_matrix {
+    void *data;
+    int64_t ld; /* elements */
+    pz_elem elem;
+    const float *x_norm, *w_norm; /* FIXED: [rows] and [cols] */
+} pz_matrix;
+
+/* y[m, n] = sum_k x[m, k] w[n, k]. Zero-initialise, then set `size`. All pointers are device memory and 16-byte aligned
+ * but for y, x_norm and w_norm (4). Nothing is allocated, synchronised or read from the environment, so a launch may be
+ * captured into a graph. */
+typedef struct pz_gemm_args {
+    size_t size;
+    const void *x, *w; /* bf16 [m, k] and [n, k] */
+    int64_t ldx, ldw;  /* elements, multiples of 8 */
+    void *y;           /* [m, n] of the accumulator's type: int32, f32, bf16 */
+    int64_t ldy;       /* elements */
+    int m, n, k;       /* m, n >= 1; k a multiple of 16 */
+    pz_accum accum;
+    const float *x_norm, *w_norm; /* FIXED: [m] by the kernel that makes x, [n] by pz_weight_norms; powers of two */
+    pz_strategy strategy;
+    pz_gemm_config config; /* family DEFAULT: chosen */
+    void *workspace;       /* as pz_gemm_workspace says */
+    int dependent;         /* 1: launched with programmatic stream serialization; the kernel before may still run */
+    void *stream;          /* cudaStream_t */
+} pz_gemm_args;
+
+/* Checks the arguments (but for pointers) and says how many bytes of device memory the launch needs: zeroed once by the
+ * caller before the first use, left clean by every launch, and used by no other launch that may run at the same time.
+ * E_INVAL, E_UNSUPPORTED. */
+PZ_API pz_status pz_gemm_workspace(const pz_gemm_args *args, size_t *bytes, pz_error *err);
+/* Launches. E_INVAL, E_UNSUPPORTED (no GPU, an architecture that was not built, a configuration that does not fit). */
+PZ_API pz_status pz_gemm(const pz_gemm_args *args, pz_error *err);
+
+/* w_norm[n] for FIXED: the smallest power of two >= |w[n, :]|, NaN where w has NaN or Inf. w bf16 [n, k]. */
+PZ_API pz_status pz_weight_norms(const void *w, int64_t ldw, int n, int k, float *w_norm, void *stream, pz_error *err);
+
+/* r = x + res; y = r / sqrt(mean(r^2) + eps) * w, and on blocks of its own the rider: zero_bytes bytes at zero are set
+ * to 0. Without res: r is x. Zero-initialise, then set `size`. */
+typedef struct pz_norm_args {
+    size_t size;
+    pz_matrix x;    /* [m, hidden] */
+    pz_matrix res;  /* [m, hidden] bf16 or f32; data NULL: none */
+    const float *w; /* [hidden] */
+    float eps;
+    pz_matrix y;       /* [m, hidden] bf16 or f32 */
+    pz_matrix r;       /* [m, hidden] bf16 or f32, may be res; data NULL: not written */
+    float *x_norm;     /* [m] of y as stored, for pz_gemm with FIXED; NULL: not written */
+    int m, hidden;     /* hidden a multiple of 8, at most 16384 */
+    void *zero;        /* 16-byte aligned; NULL: no rider */
+    size_t zero_bytes; /* a multiple of 16 */
+    int late;          /* 1: kernels that depend on this one may start only after the rider's stores, else at once; both
+                          are correct, as they wait for the whole of this kernel before they read */
+    int dependent;     /* as in pz_gemm_args */
+    void *stream;
+} pz_norm_args;
+PZ_API pz_status pz_rms_norm(const pz_norm_args *args, pz_error *err);
 
 #ifdef __cplusplus
 }

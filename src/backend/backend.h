@@ -9,8 +9,12 @@
 typedef struct pz_backend pz_backend;
 
 typedef struct pz_backend_options {
-    int threads;     /* 0: online processors */
-    const char *isa; /* a word of knob ISA */
+    int threads;     /* CPU; 0: online processors */
+    const char *isa; /* CPU; a word of knob ISA */
+    int device;      /* GPU number */
+    bool eager;      /* GPU: launches one by one, no captured graphs */
+    bool check;      /* debug mode: addresses compared at each run, fills checked before their consumers */
+    bool ranges;     /* GPU: NVTX ranges with op names */
 } pz_backend_options;
 
 /* The paged latent cache. Entry of token t of page p in layer l: data + l * layer_stride + (p * page_tokens + t) *
@@ -25,10 +29,16 @@ typedef struct pz_cache {
 } pz_cache;
 
 typedef struct pz_run_args {
-    unsigned char *arena; /* plan->arena_bytes, 64-byte aligned; the inputs' places are already written */
-    const pz_cache *cache;
-    int64_t *launch_ns; /* [launches]: time of each is added; NULL: not timed */
+    unsigned char *arena; /* plan->arena_bytes from alloc */
+    const int32_t *const
+        *inputs;           /* host arrays [plan->m], by plan->inputs: written to their places before the launches */
+    const pz_cache *cache; /* data from alloc, block_table on the host */
+    int n_sequences;       /* rows of the block table */
+    bool poison;           /* tests: the arena is filled with 0xFF first */
+    int64_t *launch_ns;    /* [launches]: time of each is added (then run eagerly); NULL: not timed */
 } pz_run_args;
+
+typedef enum pz_copy { PZ_COPY_TO, PZ_COPY_WITHIN, PZ_COPY_FROM } pz_copy; /* the memory that kernels see */
 
 typedef struct pz_backend_api {
     const char *name;
@@ -40,8 +50,14 @@ typedef struct pz_backend_api {
      * that reads it. The host's memory is not needed afterwards, except for EMBED tables, which are read in place. */
     pz_status (*load)(pz_backend *b, const pz_weight *w, pz_op use, const pz_host_weight *host, pz_error *err);
     int64_t (*weight_bytes)(const pz_backend *b);
+    /* Memory that kernels see: zeroed, 256-byte aligned. E_NOMEM says how much was asked for. */
+    pz_status (*alloc)(pz_backend *b, int64_t bytes, unsigned char **out, pz_error *err);
+    void (*release)(pz_backend *b, unsigned char *p);
+    pz_status (*copy)(pz_backend *b, void *dst, const void *src, int64_t bytes, pz_copy kind, pz_error *err);
     /* Padded rows carry seq -1, pos 0, token 0: kernels give them finite results and touch no cache for them. */
     pz_status (*run)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err);
+    /* Before a plan that has been run is changed or freed: drops what is kept for it (captured graphs). */
+    void (*forget)(pz_backend *b, const pz_plan *plan);
     /* After run: rows[i] of an activation's place (views and FIXED accumulators included) as f32 into dst[i][columns].
      * This is how the engine reads the logits. */
     pz_status (*read)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows, int n,
@@ -49,5 +65,8 @@ typedef struct pz_backend_api {
 } pz_backend_api;
 
 const pz_backend_api *pz_backend_cpu(void);
+/* The CUDA backend lives in a module that is loaded at the first call. E_UNSUPPORTED says why there is none: not built,
+ * no driver, no device of a built architecture. */
+pz_status pz_backend_cuda(const pz_backend_api **out, pz_error *err);
 
 #endif

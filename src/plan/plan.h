@@ -16,29 +16,13 @@ typedef struct pz_device {
 /* units 0: the table's number (this machine's processors if that is 0 too). E_NOTFOUND lists the devices. */
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);
 
-/* Zero-init strategies: text, and whether the kernel adds into its output (so that prezero can serve it). */
-#define PZ_STRATEGY_TABLE(X)    \
-    X(NONE, "none", false)      \
-    X(PREZERO, "prezero", true) \
-    X(SELF, "self", true)       \
-    X(MEMSET, "memset", true)   \
-    X(REDUCE, "reduce", false)  \
-    X(TICKET, "ticket", false)
-typedef enum pz_strategy {
-#define PZ_STRATEGY_ENUM(id, text, adds) PZ_ZERO_##id,
-    PZ_STRATEGY_TABLE(PZ_STRATEGY_ENUM)
-#undef PZ_STRATEGY_ENUM
-} pz_strategy;
 const char *pz_strategy_text(pz_strategy s);
 bool pz_strategy_adds(pz_strategy s);
 bool pz_strategy_from_text(const char *s, pz_strategy *out);
 
-/* How a GEMM is launched. Depends on (n, k, weight dtype) alone, never on the rows or the number of threads, so that
- * the bits of a row never depend on them either. split 1: not split. Split s covers k in [pz_split_begin(k, split, s),
- * pz_split_begin(k, split, s + 1)). */
-typedef struct pz_gemm_config {
-    int tile_n, split;
-} pz_gemm_config;
+/* The geometry of a GEMM where no tuned table says more. Depends on (n, k, weight dtype) alone, never on the rows or the
+ * number of threads, so that the bits of a row never depend on them either. split 1: not split. Split s covers k in
+ * [pz_split_begin(k, split, s), pz_split_begin(k, split, s + 1)). */
 pz_gemm_config pz_gemm_configure(const pz_device *dev, int64_t n, int64_t k, pz_dtype weight);
 /* Multiples of 32 (an mxfp4 block), the last split takes the rest. */
 int64_t pz_split_begin(int64_t k, int split, int s);

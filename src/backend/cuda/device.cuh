@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What kernels share: programmatic dependent launch, loads and stores of matrices, fixed point. */
+#ifndef PZ_DEVICE_CUH
+#define PZ_DEVICE_CUH
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#include "prezero/kernels.h"
+
+/* Waits until every kernel before this one has ended and its stores are visible. Every warp that reads or writes memory
+ * that another kernel touches calls it first. */
+__device__ __forceinline__ void pz_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Lets the kernels after this one start; their own pz_wait still waits for the end of this one. */
+__device__ __forceinline__ void pz_trigger() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Loads below are volatile and bypass L1: they are never moved above pz_wait, and never see a line that an earlier
+ * kernel of this SM has left there. */
+__device__ __forceinline__ uint4 pz_load16(const void *p) {
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ float pz_load_f32(const float *p) {
+    float v;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ int pz_load_i32(const int32_t *p) {
+    int v;
+    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ uint16_t pz_load_u16(const void *p) {
+    uint16_t v;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+    return v;
+}
+
+/* base/fixed.h, in the same arithmetic. */
+#define PZ_FIXED_LIMIT_F 0x1.8p30f
+/* 2^15 / norm for a norm that is a power of two in the range of base/fixed.h; NaN stays NaN. */
+__device__ __forceinline__ float pz_fixed_inv(float norm) {
+    return norm == norm ? __uint_as_float(((127u + 127u + 15u) << 23) - __float_as_uint(norm)) : norm;
+}
+__device__ __forceinline__ int pz_fixed_round(float scaled) {
+    return fabsf(scaled) <= PZ_FIXED_LIMIT_F ? __float2int_rn(scaled) : 0;
+}
+__device__ __forceinline__ float pz_fixed_value(int acc, float x_norm, float w_norm) {
+    float bound = x_norm * w_norm;
+    return fabsf(bound) < __int_as_float(0x7f800000) ? (float)acc * 0x1p-30f * bound : __int_as_float(0x7fc00000);
+}
+
+/* Element (row, col) as f32. */
+__device__ __forceinline__ float pz_get(const pz_matrix &a, int64_t row, int64_t col) {
+    int64_t i = row * a.ld + col;
+    if (a.elem == PZ_ELEM_F32) return pz_load_f32((const float *)a.data + i);
+    if (a.elem == PZ_ELEM_BF16) return __int_as_float((int)pz_load_u16((const uint16_t *)a.data + i) << 16);
+    return pz_fixed_value(pz_load_i32((const int32_t *)a.data + i), pz_load_f32(a.x_norm + row),
+                          pz_load_f32(a.w_norm + col));
+}
+/* Rounds to the matrix' element (F32 or BF16), stores, and returns the value as stored. */
+__device__ __forceinline__ float pz_put(const pz_matrix &a, int64_t row, int64_t col, float v) {
+    int64_t i = row * a.ld + col;
+    if (a.elem == PZ_ELEM_F32) {
+        ((float *)a.data)[i] = v;
+        return v;
+    }
+    __nv_bfloat16 h = __float2bfloat16_rn(v);
+    ((__nv_bfloat16 *)a.data)[i] = h;
+    return __bfloat162float(h);
+}
+
+#endif
