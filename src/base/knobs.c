@@ -113,11 +113,11 @@ pz_status pz_describe_knobs(int json, char **out, pz_error *err) {
     *out = NULL;
     if (json) return describe_json(out, err);
     pz_str b = {0};
-    pz_str_addf(&b, "%-18s %-5s %-8s %s\n", "NAME", "TYPE", "DEFAULT", "ALLOWED");
+    pz_str_addf(&b, "%-20s %-5s %-8s %s\n", "NAME", "TYPE", "DEFAULT", "ALLOWED");
     for (int i = 0; i < PZ_KNOB_COUNT; i++) {
         const pz_knob *k = &knobs[i];
         const char *value = environment(k);
-        pz_str_addf(&b, "%-18s %-5s %-8s %s\n    %s\n", k->env, knob_types[k->type].name, *k->def ? k->def : "-",
+        pz_str_addf(&b, "%-20s %-5s %-8s %s\n    %s\n", k->env, knob_types[k->type].name, *k->def ? k->def : "-",
                     allowed_values(k), k->doc);
         if (value) pz_str_addf(&b, "    now: \"%s\"\n", value);
     }

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What libprezero_cuda.so offers the library: one table, its only exported symbol. */
+#ifndef PZ_CUDA_MODULE_H
+#define PZ_CUDA_MODULE_H
+
+#include "backend/backend.h"
+
+/* One more for each change of this table, of pz_backend_api or of a struct that either passes. */
+enum { PZ_CUDA_ABI = 1 };
+
+typedef struct pz_cuda_module {
+    int abi;             /* PZ_CUDA_ABI; the only field that is read before it is compared */
+    const char *version; /* pz_version of the build; another version's module is refused */
+    /* E_UNSUPPORTED unless there are a driver and a device of an architecture that was built. */
+    pz_status (*probe)(pz_error *err);
+    const pz_backend_api *backend;
+    /* The functions of kernels.h, with full-size arguments. */
+    pz_status (*gemm)(const pz_gemm_args *args, pz_error *err);
+    pz_status (*gemm_workspace)(const pz_gemm_args *args, size_t *bytes, pz_error *err);
+    pz_status (*weight_norms)(const void *w, int64_t ldw, int n, int k, float *w_norm, void *stream, pz_error *err);
+    pz_status (*rms_norm)(const pz_norm_args *args, pz_error *err);
+} pz_cuda_module;
+
+#define PZ_CUDA_MODULE_FILE "libprezero_cuda.so"
+#define PZ_CUDA_MODULE_SYMBOL "pz_cuda_module_table"
+extern PZ_API const pz_cuda_module pz_cuda_module_table; /* in the module alone */
+
+/* Loads the module at the first call; it then stays. Looked for as knob CUDA_MODULE says, else beside the library (or
+ * the executable that holds it), in the library directory of the same installation, and where dlopen looks. A failure
+ * is not remembered. Any thread. E_UNSUPPORTED says why there is none. */
+pz_status pz_cuda_module_load(const pz_cuda_module **out, pz_error *err);
+
+#endif
