@@ -11,10 +11,14 @@ static int64_t columns(const pz_cuda_run *r, const pz_launch *l, const char *ope
 }
 
 /* ---- the cache ---- */
-static pz_status check_cache(const pz_cuda_run *r, const pz_launch *l, pz_error *err) {
-    if (!r->cache) return pz_cuda_refuse(l, PZ_E_INVAL, err, "this plan needs a latent cache");
+static pz_status check_rows(const pz_cuda_run *r, const pz_launch *l, pz_error *err) {
     PZ_TRY(pz_cuda_check_i32(r, l, "pos", 0, err));
     return pz_cuda_check_i32(r, l, "seq", 0, err);
+}
+
+/* In a run: a check does not see the cache. */
+static pz_status need_cache(const pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+    return r->cache ? PZ_OK : pz_cuda_refuse(l, PZ_E_INVAL, err, "this plan needs a latent cache");
 }
 
 pz_status pz_cuda_check_cache_write(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
@@ -25,10 +29,11 @@ pz_status pz_cuda_check_cache_write(pz_cuda_run *r, const pz_launch *l, pz_error
     if (rope >= entry)
         return pz_cuda_refuse(l, PZ_E_TYPE, err, "%lld rotated columns of %lld", (long long)rope, (long long)entry);
     PZ_TRY(pz_cuda_check_vector(r, l, "w", entry - rope, err));
-    return check_cache(r, l, err);
+    return check_rows(r, l, err);
 }
 
 pz_status pz_cuda_run_cache_write(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+    PZ_TRY(need_cache(r, l, err));
     pz_cache_write_params p = {.kv = pz_cuda_matrix(r, pz_cuda_in(l, "kv")), .cache = r->cache, .m = r->m};
     const pz_cuda_weight *freq = pz_cuda_in_weight(r, l, "inv_freq");
     p.pos = pz_cuda_in_i32(r, l, "pos");
@@ -94,7 +99,7 @@ pz_status pz_cuda_check_absorb_v(pz_cuda_run *r, const pz_launch *l, pz_error *e
     PZ_TRY(check_kv_b(r, l, &w, err));
     PZ_TRY(pz_cuda_check_act(r, l, "o", heads * w->cols, err));
     PZ_TRY(pz_cuda_check_out(r, l, 0, heads * pz_node_int(l->node, "v"), err));
-    if (pz_cuda_norm(r, l->out[0])) pz_cuda_want(r, l, (size_t)PZ_ABSORB_TICKETS(r->m) * sizeof(uint32_t));
+    if (r->plan->places.at[l->out[0]].norm >= 0) pz_cuda_want(r, l, (size_t)PZ_ABSORB_TICKETS(r->m) * sizeof(uint32_t));
     return PZ_OK;
 }
 
@@ -122,12 +127,13 @@ pz_status pz_cuda_check_attention(pz_cuda_run *r, const pz_launch *l, pz_error *
         return pz_cuda_refuse(l, PZ_E_UNSUPPORTED, err, "%lld + %lld values a token; the kernel takes %d, %d in all",
                               (long long)latent, (long long)(entry - latent), PZ_ATTENTION_MAX_LATENT,
                               PZ_ATTENTION_MAX_ENTRY);
-    PZ_TRY(check_cache(r, l, err));
+    PZ_TRY(check_rows(r, l, err));
     PZ_TRY(pz_cuda_check_act(r, l, "ql", heads * entry, err));
     return pz_cuda_check_out(r, l, 0, heads * latent, err);
 }
 
 pz_status pz_cuda_run_attention(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+    PZ_TRY(need_cache(r, l, err));
     pz_attention_params p = {.q = pz_cuda_matrix(r, pz_cuda_in(l, "ql")), .y = pz_cuda_matrix(r, l->out[0]), .m = r->m};
     p.pos = pz_cuda_in_i32(r, l, "pos");
     p.seq = pz_cuda_in_i32(r, l, "seq");

@@ -68,9 +68,9 @@ static pz_status check_weight(const pz_cuda_run *r, const pz_launch *l, const ch
                           w->name, (long long)k, (long long)of);
 }
 
-/* What silu(gate) * up is rounded to. */
-static size_t middle_size(pz_elem x) {
-    return x == PZ_ELEM_BF16 ? 2 : 4;
+/* silu(gate) * up is rounded as x is. */
+static bool middle_is_bf16(const pz_cuda_run *r, const pz_launch *l) {
+    return r->plan->places.at[pz_cuda_in(l, "x")].type.dt == PZ_DT_BF16;
 }
 
 pz_status pz_cuda_check_experts(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
@@ -92,8 +92,8 @@ pz_status pz_cuda_check_experts(pz_cuda_run *r, const pz_launch *l, pz_error *er
     PZ_TRY(pz_cuda_check_i32(r, l, "ids", top_k, err));
     PZ_TRY(pz_cuda_check_out(r, l, 0, g->dim[2], err));
     size_t bytes;
-    pz_elem x = pz_cuda_matrix(r, pz_cuda_in(l, "x")).elem;
-    if (!pz_mul_ok((size_t)r->m * (size_t)top_k, (size_t)d->dim[2] * middle_size(x), &bytes))
+    size_t row = (size_t)d->dim[2] * (middle_is_bf16(r, l) ? 2 : 4);
+    if (!pz_mul_ok((size_t)r->m * (size_t)top_k, row, &bytes))
         return pz_cuda_refuse(l, PZ_E_NOMEM, err, "too many rows for its scratch memory");
     pz_cuda_want(r, l, bytes);
     return PZ_OK;
@@ -115,6 +115,6 @@ pz_status pz_cuda_run_experts(pz_cuda_run *r, const pz_launch *l, pz_error *err)
     p.hidden = (int)down->dim[1];
     p.inner = (int)down->dim[2];
     p.middle = (pz_matrix){.data = pz_cuda_scratch(r, l), .ld = p.inner};
-    p.middle.elem = p.x.elem == PZ_ELEM_BF16 ? PZ_ELEM_BF16 : PZ_ELEM_F32;
+    p.middle.elem = middle_is_bf16(r, l) ? PZ_ELEM_BF16 : PZ_ELEM_F32;
     return pz_cuda_launch_experts(r, &p, err);
 }
