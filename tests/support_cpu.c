@@ -27,11 +27,16 @@ const char *const *rig_isas(void) {
 }
 
 rig *rig_open(const char *isa, int threads, int m) {
+    return rig_open_sized(isa, threads, m, RIG_BYTES);
+}
+
+rig *rig_open_sized(const char *isa, int threads, int m, size_t capacity) {
     rig *r = pz_calloc(1, sizeof *r);
     assert_non_null(r);
     r->api = pz_backend_cpu();
-    r->arena = pz_aligned_calloc(RIG_BYTES);
-    r->before = pz_calloc(RIG_BYTES, 1);
+    r->capacity = capacity;
+    r->arena = pz_aligned_calloc(capacity);
+    r->before = pz_calloc(capacity, 1);
     assert_true(r->arena && r->before);
 
     pz_error err;
@@ -62,7 +67,7 @@ int rig_place(rig *r, pz_dtype dt, int64_t cols) {
     p.offset = r->plan.arena_bytes;
     p.bytes = bytes;
     p.norm = p.scale_norm = -1;
-    assert_true(p.offset + bytes + 2 * GUARD < RIG_BYTES);
+    assert_true((size_t)(p.offset + bytes + 2 * GUARD) < r->capacity);
     assert_true(p.root < RIG_PLACES);
     memset(r->arena + p.offset - GUARD, 0xff, (size_t)bytes + 2 * GUARD);
     r->plan.arena_bytes = (int64_t)pz_align_up((size_t)(p.offset + bytes), 64) + GUARD;
@@ -164,6 +169,7 @@ pz_weight *rig_weight(rig *r, const char *name, pz_dtype dt, int rank, const int
     part.rows = rows - cut;
     assert_ok(pz_push(&host.parts, part, &err), &err);
     assert_ok(r->api->load(r->b, w, use, &host, &err), &err);
+    if (r->mirror) r->mirror(r->mirror_user, w, use, &host);
     pz_vec_free(&host.parts);
     if (!stays) pz_free(raw);
     pz_free(scales);

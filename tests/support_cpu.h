@@ -22,13 +22,18 @@ typedef struct rig {
     pz_plan plan;
     pz_cache cache;
     unsigned char *arena, *before;
+    size_t capacity; /* bytes of each */
     bool written[RIG_PLACES]; /* outputs */
     int64_t *launch_ns;       /* as in pz_run_args */
+    /* Called with every weight that is loaded, so that another backend can load it too; may be NULL. */
+    void (*mirror)(void *user, const pz_weight *w, pz_op use, const pz_host_weight *host);
+    void *mirror_user;
 } rig;
 
 /* The instruction sets that this machine can run; ends with NULL. */
 const char *const *rig_isas(void);
 rig *rig_open(const char *isa, int threads, int m);
+rig *rig_open_sized(const char *isa, int threads, int m, size_t capacity);
 void rig_close(rig *r);
 
 /* A place of its own, poisoned with NaN bits, with room around it that nobody may touch. rank 1 if cols is 0. */
