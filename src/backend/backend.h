@@ -14,7 +14,7 @@ typedef struct pz_backend_options {
     int device;      /* GPU number */
     bool eager;      /* GPU: launches one by one, no captured graphs */
     bool check;      /* debug mode: addresses compared at each run, fills checked before their consumers */
-    bool ranges;     /* GPU: NVTX ranges with op names */
+    bool ranges;     /* GPU: NVTX ranges with op names, launches one by one */
 } pz_backend_options;
 
 /* The paged latent cache. Entry of token t of page p in layer l: data + l * layer_stride + (p * page_tokens + t) *
@@ -29,13 +29,13 @@ typedef struct pz_cache {
 } pz_cache;
 
 typedef struct pz_run_args {
-    unsigned char *arena; /* plan->arena_bytes from alloc */
-    const int32_t *const
-        *inputs;           /* host arrays [plan->m], by plan->inputs: written to their places before the launches */
-    const pz_cache *cache; /* data from alloc, block_table on the host */
-    int n_sequences;       /* rows of the block table */
-    bool poison;           /* tests: the arena is filled with 0xFF first */
-    int64_t *launch_ns;    /* [launches]: time of each is added (then run eagerly); NULL: not timed */
+    unsigned char *arena;         /* plan->arena_bytes from alloc */
+    const int32_t *const *inputs; /* host arrays [plan->m], by plan->inputs: written to their places before the
+                                     launches; NULL: they are there */
+    const pz_cache *cache;        /* data from alloc, block_table on the host */
+    int n_sequences;              /* rows of the block table */
+    bool poison;        /* tests: the plan's part of the arena is filled with 0xFF before the inputs are written */
+    int64_t *launch_ns; /* [launches]: time of each is added (then run eagerly); NULL: not timed */
 } pz_run_args;
 
 typedef enum pz_copy { PZ_COPY_TO, PZ_COPY_WITHIN, PZ_COPY_FROM } pz_copy; /* the memory that kernels see */
@@ -45,7 +45,10 @@ typedef struct pz_backend_api {
     pz_status (*open)(const pz_backend_options *opts, pz_backend **out, pz_error *err);
     void (*close)(pz_backend *b);
     void (*device)(const pz_backend *b, pz_device *out); /* for plans */
-    const char *(*isa)(const pz_backend *b);
+    const char *(*isa)(const pz_backend *b);             /* "avx512", "sm_90" */
+    const char *(*product)(const pz_backend *b);         /* "NVIDIA H200"; "" for the CPU */
+    /* Bytes of the device in all (0 on the CPU), and what this backend holds: weights, alloc, scratch. */
+    void (*memory)(const pz_backend *b, int64_t *used, int64_t *total);
     /* Brings a weight into the form its kernels read (one copy) and computes w_norm for GEMM weights. `use` is an op
      * that reads it. The host's memory is not needed afterwards, except for EMBED tables, which are read in place. */
     pz_status (*load)(pz_backend *b, const pz_weight *w, pz_op use, const pz_host_weight *host, pz_error *err);
@@ -54,9 +57,11 @@ typedef struct pz_backend_api {
     pz_status (*alloc)(pz_backend *b, int64_t bytes, unsigned char **out, pz_error *err);
     void (*release)(pz_backend *b, unsigned char *p);
     pz_status (*copy)(pz_backend *b, void *dst, const void *src, int64_t bytes, pz_copy kind, pz_error *err);
-    /* Padded rows carry seq -1, pos 0, token 0: kernels give them finite results and touch no cache for them. */
+    /* May return before the work has ended: read and copy wait for it and report what went wrong in it. Padded rows
+     * carry seq -1, pos 0, token 0: kernels give them finite results and touch no cache for them. */
     pz_status (*run)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err);
-    /* Before a plan that has been run is changed or freed: drops what is kept for it (captured graphs). */
+    /* Before a plan that has been run is changed or freed, or is run on another arena: drops what is kept for it
+     * (captured graphs). */
     void (*forget)(pz_backend *b, const pz_plan *plan);
     /* After run: rows[i] of an activation's place (views and FIXED accumulators included) as f32 into dst[i][columns].
      * This is how the engine reads the logits. */

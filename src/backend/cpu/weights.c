@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights: from the checkpoint's rows into panels. */
 #include "backend/cpu/cpu.h"
+#include "backend/host_rows.h"
 
 void pz_cpu_weight_free(pz_cpu_weight *w) {
     pz_free(w->name);
@@ -22,58 +23,6 @@ int64_t pz_cpu_weight_bytes(const pz_cpu_weight *w) {
     return panels_bytes(&w->panels) + panels_bytes(&w->transposed) + (norms + vector) * (int64_t)sizeof(float);
 }
 
-/* ---- the host's rows ---- */
-static float load_f32(const unsigned char *p) {
-    float f;
-    memcpy(&f, p, sizeof f);
-    return f;
-}
-static uint32_t load_u16(const unsigned char *p) {
-    uint16_t u;
-    memcpy(&u, p, sizeof u);
-    return u;
-}
-
-/* A row of the stacked parts. *hint is the part where the last row was found, and where that part begins. */
-typedef struct row_hint {
-    int part;
-    int64_t first;
-} row_hint;
-typedef struct host_row {
-    const unsigned char *data, *scale; /* data NULL: no such row */
-} host_row;
-
-static host_row find_row(const pz_host_weight *h, row_hint *hint, int64_t row) {
-    if (row < hint->first) *hint = (row_hint){0, 0};
-    while (row >= hint->first + h->parts.at[hint->part].rows) hint->first += h->parts.at[hint->part++].rows;
-    const pz_host_part *part = &h->parts.at[hint->part];
-    int64_t r = row - hint->first;
-    return (host_row){part->data + r * part->row_stride, part->scale ? part->scale + r * part->scale_stride : NULL};
-}
-
-/* e8m0 as bf16, exactly: 2^(e - 127), 255 is NaN. */
-static uint32_t e8m0_to_bf16(unsigned char e) {
-    return e == 255 ? 0x7fc0u : e == 0 ? 0x40u : (uint32_t)e << 7;
-}
-
-static float mxfp4_value(host_row row, int64_t k) {
-    static const float values[8] = {0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f};
-    int code = row.data[k / 2] >> (k % 2 * 4) & 15;
-    float v = values[code & 7] * pz_bf16_to_f32((uint16_t)e8m0_to_bf16(row.scale[k / 32]));
-    return code & 8 ? -v : v;
-}
-
-static void row_values(const pz_host_weight *h, host_row row, float *dst) {
-    for (int64_t k = 0; k < h->cols; k++) {
-        if (h->dt == PZ_DT_F32)
-            dst[k] = load_f32(row.data + k * 4);
-        else if (h->dt == PZ_DT_BF16)
-            dst[k] = pz_bf16_to_f32((uint16_t)load_u16(row.data + k * 2));
-        else
-            dst[k] = mxfp4_value(row, k);
-    }
-}
-
 /* ---- packing ---- */
 typedef struct pack_job {
     const pz_host_weight *host;
@@ -83,29 +32,30 @@ typedef struct pack_job {
     float *w_norm, *inv_w_norm, *scratch; /* NULL: no norms; scratch cols floats a thread */
 } pack_job;
 
-static void pack_bf16(const host_row *col, int64_t k, unsigned char *dst) {
+static void pack_bf16(const pz_host_row *col, int64_t k, unsigned char *dst) {
     uint32_t *out = (uint32_t *)(void *)dst;
     for (int j = 0; j < 16; j++) {
         const unsigned char *lo = col[j].data, *hi = col[j + 16].data;
         if (!lo) continue;
-        for (int64_t i = 0; i < k; i++) out[i * 16 + j] = load_u16(lo + i * 2) | (hi ? load_u16(hi + i * 2) << 16 : 0);
+        for (int64_t i = 0; i < k; i++)
+            out[i * 16 + j] = pz_host_u16(lo + i * 2) | (hi ? pz_host_u16(hi + i * 2) << 16 : 0);
     }
 }
 
-static void pack_f32(const host_row *col, int64_t k, unsigned char *dst) {
+static void pack_f32(const pz_host_row *col, int64_t k, unsigned char *dst) {
     float *out = (float *)(void *)dst;
     for (int j = 0; j < PZ_PANEL && col[j].data; j++)
-        for (int64_t i = 0; i < k; i++) out[i * PZ_PANEL + j] = load_f32(col[j].data + i * 4);
+        for (int64_t i = 0; i < k; i++) out[i * PZ_PANEL + j] = pz_host_f32(col[j].data + i * 4);
 }
 
-static void pack_mxfp4(const host_row *col, int64_t k, unsigned char *dst) {
+static void pack_mxfp4(const pz_host_row *col, int64_t k, unsigned char *dst) {
     for (int64_t block = 0; block < k / 32; block++, dst += 576) {
         uint32_t *out = (uint32_t *)(void *)dst;
         for (int j = 0; j < PZ_PANEL && col[j].data; j++) {
             int shift = j < 16 ? 0 : 16;
-            out[j % 16] |= e8m0_to_bf16(col[j].scale[block]) << shift;
+            out[j % 16] |= pz_e8m0_to_bf16(col[j].scale[block]) << shift;
             for (int g = 0; g < 8; g++)
-                out[16 + g * 16 + j % 16] |= load_u16(col[j].data + block * 16 + g * 2) << shift;
+                out[16 + g * 16 + j % 16] |= pz_host_u16(col[j].data + block * 16 + g * 2) << shift;
         }
     }
 }
@@ -113,35 +63,35 @@ static void pack_mxfp4(const host_row *col, int64_t k, unsigned char *dst) {
 static void pack_transposed(const pack_job *job, int64_t panel, unsigned char *dst) {
     const pz_panels *p = job->panels;
     int64_t first = panel * PZ_PANEL, n = p->n - first < PZ_PANEL ? p->n - first : PZ_PANEL;
-    row_hint hint = {0};
+    pz_host_hint hint = {0};
     for (int64_t k = 0; k < p->k; k++) {
-        const unsigned char *src = find_row(job->host, &hint, k).data;
+        const unsigned char *src = pz_host_find_row(job->host, &hint, k).data;
         if (p->kind == PZ_PANEL_F32) {
             memcpy(dst + k * 128, src + first * 4, (size_t)n * 4);
             continue;
         }
         uint32_t *out = (uint32_t *)(void *)(dst + k * 64);
-        for (int64_t j = 0; j < n; j++) out[j % 16] |= load_u16(src + (first + j) * 2) << (j < 16 ? 0 : 16);
+        for (int64_t j = 0; j < n; j++) out[j % 16] |= pz_host_u16(src + (first + j) * 2) << (j < 16 ? 0 : 16);
     }
 }
 
-static void pack_panel(const pack_job *job, int64_t block, int64_t panel, row_hint *hint, float *scratch) {
+static void pack_panel(const pack_job *job, int64_t block, int64_t panel, pz_host_hint *hint, float *scratch) {
     const pz_panels *p = job->panels;
     unsigned char *dst = p->data + (size_t)block * p->block_bytes + (size_t)panel * p->panel_bytes;
     if (job->transposed) {
         pack_transposed(job, panel, dst);
         return;
     }
-    host_row col[PZ_PANEL] = {{0}};
+    pz_host_row col[PZ_PANEL] = {{0}};
     for (int64_t j = 0; j < PZ_PANEL && panel * PZ_PANEL + j < p->n; j++) {
         int64_t row = block * p->n + panel * PZ_PANEL + j;
-        col[j] = find_row(job->host, hint, row);
+        col[j] = pz_host_find_row(job->host, hint, row);
         if (!job->w_norm) continue;
-        row_values(job->host, col[j], scratch);
+        pz_host_row_values(job->host, col[j], scratch);
         job->w_norm[row] = pz_fixed_norm(job->simd->rows->sum_squares(scratch, p->k));
         job->inv_w_norm[row] = pz_fixed_inv(job->w_norm[row]);
     }
-    static void (*const pack[PZ_PANEL_KINDS])(const host_row *, int64_t, unsigned char *) = {
+    static void (*const pack[PZ_PANEL_KINDS])(const pz_host_row *, int64_t, unsigned char *) = {
         [PZ_PANEL_BF16] = pack_bf16, [PZ_PANEL_F32] = pack_f32, [PZ_PANEL_MXFP4] = pack_mxfp4};
     pack[p->kind](col, p->k, dst);
 }
@@ -149,7 +99,7 @@ static void pack_panel(const pack_job *job, int64_t block, int64_t panel, row_hi
 static void pack_all(void *arg, int tid, int nthreads) {
     const pack_job *job = arg;
     int64_t per_block = pz_panel_count(job->panels->n), begin, end;
-    row_hint hint = {0};
+    pz_host_hint hint = {0};
     float *scratch = job->scratch ? job->scratch + tid * job->panels->k : NULL;
     pz_cpu_share(job->panels->blocks * per_block, tid, nthreads, &begin, &end);
     for (int64_t u = begin; u < end; u++) pack_panel(job, u / per_block, u % per_block, &hint, scratch);
@@ -186,8 +136,8 @@ static pz_status pack(pz_backend *b, pz_panels *p, int64_t blocks, bool transpos
 static pz_status load_vector(pz_cpu_weight *e, const pz_host_weight *h, pz_error *err) {
     e->vector = pz_calloc((size_t)h->cols, sizeof(float));
     if (!e->vector) return PZ_NOMEM(err);
-    row_hint hint = {0};
-    row_values(h, find_row(h, &hint, 0), e->vector);
+    pz_host_hint hint = {0};
+    pz_host_row_values(h, pz_host_find_row(h, &hint, 0), e->vector);
     return PZ_OK;
 }
 
@@ -197,27 +147,6 @@ static pz_status keep_parts(pz_cpu_weight *e, const pz_host_weight *h, pz_error 
 }
 
 /* ---- entry ---- */
-static pz_status check_host(const pz_weight *w, const pz_host_weight *h, pz_error *err) {
-    if (h->dt != PZ_DT_F32 && h->dt != PZ_DT_BF16 && h->dt != PZ_DT_MXFP4)
-        return pz_fail(err, PZ_E_UNSUPPORTED, "weight %s: data type %s; the CPU backend reads f32, bf16 and mxfp4",
-                       w->name, pz_dtype_text(h->dt));
-    int64_t rows = 1, parts = 0;
-    for (int i = 0; i + 1 < w->type.rank; i++) rows *= w->type.dim[i];
-    for (int i = 0; i < h->parts.n; i++) parts += h->parts.at[i].rows;
-    int64_t cols = w->type.rank > 0 ? w->type.dim[w->type.rank - 1] : 0;
-    if (rows < 1 || cols < 1 || h->rows != rows || h->cols != cols || parts != rows)
-        return pz_fail(err, PZ_E_TYPE, "weight %s: %lld x %lld values in parts of %lld rows, expected %lld x %lld",
-                       w->name, (long long)h->rows, (long long)h->cols, (long long)parts, (long long)rows,
-                       (long long)cols);
-    if (h->dt == PZ_DT_MXFP4 && (w->type.rank < 2 || cols % 32 != 0))
-        return pz_fail(err, PZ_E_UNSUPPORTED,
-                       "weight %s: mxfp4 needs a matrix of a multiple of 32 columns, this has %lld", w->name,
-                       (long long)cols);
-    for (int i = 0; i < h->parts.n && h->dt == PZ_DT_MXFP4; i++)
-        if (!h->parts.at[i].scale) return pz_fail(err, PZ_E_INVAL, "weight %s: mxfp4 without scales", w->name);
-    return PZ_OK;
-}
-
 /* Makes what `use` reads, in an entry of its own. */
 static pz_status make_forms(pz_backend *b, pz_cpu_weight *e, const pz_weight *w, pz_op use, const pz_host_weight *h,
                             pz_error *err) {
@@ -263,7 +192,7 @@ static void merge(pz_cpu_weight *into, pz_cpu_weight *from) {
 
 pz_status pz_cpu_load(pz_backend *b, const pz_weight *w, pz_op use, const pz_host_weight *host, pz_error *err) {
     if (w->index < 0) return pz_fail(err, PZ_E_INVAL, "weight %s: index %d", w->name, w->index);
-    PZ_TRY(check_host(w, host, err));
+    PZ_TRY(pz_host_check(w, host, err));
     while (b->weights.n <= w->index) PZ_TRY(pz_push(&b->weights, (pz_cpu_weight){0}, err));
     pz_cpu_weight made;
     pz_status st = make_forms(b, &made, w, use, host, err);

@@ -4,12 +4,18 @@
 #define PZ_CUDA_H
 
 #include <cuda_runtime_api.h>
-
-#include "backend/backend.h"
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #ifdef __cplusplus
-extern "C" {
+extern "C" { /* the core's headers are C, and what they include has been included above */
 #endif
+
+#include "backend/backend.h"
 
 /* PZ_E_INTERNAL (PZ_E_NOMEM for memory) with CUDA's name of the error; clears CUDA's own record of it. */
 pz_status pz_cuda_check(cudaError_t code, const char *what, pz_error *err);
@@ -40,6 +46,7 @@ typedef struct pz_cuda_cache {
 typedef struct pz_cuda_run {
     pz_backend *b;
     const pz_plan *plan;
+    struct pz_cuda_plan *state; /* state.h */
     unsigned char *arena;
     const pz_cuda_cache *cache; /* device memory */
     int m;
