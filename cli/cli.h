@@ -77,9 +77,9 @@ extern const cli_command cli_run, cli_logits, cli_explain, cli_opt, cli_compare,
                    "threads; 0: PREZERO_THREADS, else all processors"),                                               \
         CLI_OPTION("context", "N", CLI_INT, "0", "0..16777216", context,                                              \
                    "tokens a sequence may hold; 0: the model's maximum, at most 4096"),                               \
-        CLI_OPTION("strategy", "NAME", CLI_WORD, NULL, "self|reduce|none", strategy,                                  \
-                   "how split-K outputs start at zero where prezero does not do it (default: PREZERO_STRATEGY, else " \
-                   "self)"),                                                                                          \
+        CLI_OPTION("strategy", "NAME", CLI_WORD, NULL, "auto|self|reduce|none|ticket|memset", strategy,               \
+                   "how split-K outputs start at zero where prezero does not do it; auto: as tuned, self on the CPU " \
+                   "(default: PREZERO_STRATEGY, else auto)"),                                                         \
         CLI_OPTION("gate", "NAME", CLI_WORD, NULL, "auto|strict|open|closed", gate,                                   \
                    "when a fill may ride on a norm: auto by cost, strict only if it is free (default: PREZERO_GATE, " \
                    "else auto)")

@@ -193,7 +193,7 @@ static void test_bad_values(void **state) {
         {"--accum=f64", "fixed|f32|bf16"},
         {"--accum=fixed|f32", "fixed|f32|bf16"},
         {"--dtype=", "bf16|f32"},
-        {"--strategy=memset", "self|reduce|none"},
+        {"--strategy=wish", "auto|self|reduce|none|ticket|memset"},
         {"--gate=ajar", "auto|strict|open|closed"},
         {"--prezero=2", "0|off|false|1|on|true"},
         {"--prezero=", "0|off|false|1|on|true"},

@@ -27,6 +27,31 @@ static void test_devices(void **state) {
     assert_fails(pz_device_find("cpu", -1, &d, &err), PZ_E_INVAL, &err, "-1");
 }
 
+/* Names as the driver gives them. */
+static void test_gpu_names(void **state) {
+    (void)state;
+    static const struct {
+        const char *product, *name;
+    } rows[] = {
+        {"NVIDIA H200", "h200"},
+        {"NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"},
+        {"NVIDIA GeForce RTX 4090", "geforce-rtx-4090"},
+        {"Tesla  V100", "tesla-v100"},
+        {"cpu", "cpu"}, /* the name alone makes no GPU of it */
+        {"", "gpu"},
+        {"NVIDIA ", "gpu"},
+        {"an accelerator with a name that does not end", "an-accelerator-with-a-name-that"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        pz_device d;
+        pz_device_gpu(rows[i].product, 77, &d);
+        assert_string_equal(d.name, rows[i].name);
+        assert_int_equal(d.units, 77);
+        assert_true(d.gpu && d.bandwidth > 0 && d.gate.fill > 0);
+        assert_null(d.tuned);
+    }
+}
+
 static void test_splits(void **state) {
     (void)state;
     static const struct {
@@ -35,29 +60,16 @@ static void test_splits(void **state) {
         pz_dtype weight;
         int split;
     } rows[] = {
-        /* Kimi-K2 at four ranks: qkv_a, gate, q_b, o_proj, a wide one, and one whose K is too short */
-        {"h200", 2112, 7168, PZ_DT_BF16, 8},
-        {"h200", 384, 7168, PZ_DT_BF16, 16},
-        {"h200", 3072, 1536, PZ_DT_BF16, 3},
-        {"h200", 7168, 2048, PZ_DT_BF16, 2},
-        {"h200", 40960, 7168, PZ_DT_BF16, 1},
-        {"h200", 64, 447, PZ_DT_BF16, 1},
-        {"h200", 2112, 7168, PZ_DT_MXFP4, 1},
-        {"h200", 2112, 7168, PZ_DT_FP8, 1},
         /* the tiny model of the same layout: all four split */
-        {"cpu", 704, 256, PZ_DT_BF16, 2},
-        {"cpu", 8, 256, PZ_DT_F32, 4},
-        {"cpu", 768, 128, PZ_DT_BF16, 2},
-        {"cpu", 256, 512, PZ_DT_BF16, 8},
-        {"cpu", 1, 1, PZ_DT_F32, 1},
+        {"cpu", 704, 256, PZ_DT_BF16, 2}, {"cpu", 8, 256, PZ_DT_F32, 4}, {"cpu", 768, 128, PZ_DT_BF16, 2},
+        {"cpu", 256, 512, PZ_DT_BF16, 8}, {"cpu", 1, 1, PZ_DT_F32, 1},   {"cpu", 704, 256, PZ_DT_MXFP4, 1},
+        {"cpu", 704, 256, PZ_DT_FP8, 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         for (int units = 1; units < 300; units += 37) { /* bits must not depend on the number of units */
             pz_device d = device(rows[i].device, units);
             assert_int_equal(pz_gemm_configure(&d, rows[i].n, rows[i].k, rows[i].weight).split, rows[i].split);
         }
-    pz_device h200 = device("h200", 0);
-    assert_int_equal(pz_gemm_configure(&h200, 2112, 7168, PZ_DT_BF16).tile_n, 64);
 }
 
 static void test_split_ranges(void **state) {
@@ -102,20 +114,34 @@ static void test_numbers(void **state) {
     assert_int_equal(r.idle_units, 0);
     assert_true(r.added_us == r.fill_us && r.verdict == PZ_GATE_PAYS);
 
-    r = pz_gate_evaluate(&d, 140, false, 64, 1); /* the second wave has 8 rows */
-    assert_int_equal(r.idle_units, 124);
-    assert_true(fabs(r.donor_us - (2.0 + 2 * 0.6)) < 1e-9);
-    assert_int_equal(r.verdict, PZ_GATE_FREE);
+    /* A GPU has all rows at once: beyond one a unit none is idle, and the norm takes its rows. */
+    r = pz_gate_evaluate(&d, 140, false, 64, 1);
+    assert_int_equal(r.idle_units, 0);
+    assert_true(fabs(r.donor_us - (2.6 + 140 * 0.005)) < 1e-9);
+    assert_int_equal(r.verdict, PZ_GATE_PAYS);
 
-    /* Two waves, 256 idle units' worth of time do not exist: only the last wave's half of the donor can hide a fill. */
-    int64_t hidden_in_one_wave = (int64_t)(20000.0 * 124 * (2.0 + 2 * 0.6) / 2);
-    assert_int_equal(pz_gate_evaluate(&d, 140, false, hidden_in_one_wave - 64, 1).verdict, PZ_GATE_FREE);
-    assert_int_equal(pz_gate_evaluate(&d, 140, false, hidden_in_one_wave + 64, 1).verdict, PZ_GATE_PAYS);
+    /* On 4 threads 6 rows take two waves, and the second has 2: only its half of the donor's time can hide a fill. */
+    pz_device cpu = device("cpu", 4);
+    r = pz_gate_evaluate(&cpu, 6, false, 64, 1);
+    assert_int_equal(r.idle_units, 2);
+    assert_true(fabs(r.donor_us - (0.3 + 2 * 0.3)) < 1e-9);
+    int64_t hidden_in_one_wave = (int64_t)(8000.0 * 2 * (0.3 + 2 * 0.3) / 2);
+    assert_int_equal(pz_gate_evaluate(&cpu, 6, false, hidden_in_one_wave - 64, 1).verdict, PZ_GATE_FREE);
+    assert_int_equal(pz_gate_evaluate(&cpu, 6, false, hidden_in_one_wave + 64, 1).verdict, PZ_GATE_PAYS);
+
+    /* What the rider costs however small it is, and what is saved as it was measured. */
+    pz_device rider = d;
+    rider.gate.rider = 0.25;
+    r = pz_gate_evaluate(&rider, 16, true, 135168, 1);
+    assert_true(fabs(r.added_us - 0.25) < 1e-9 && r.verdict == PZ_GATE_PAYS);
+    assert_int_equal(pz_gate_evaluate(&rider, 16, true, 0, 0).verdict, PZ_GATE_FREE);
+    assert_int_equal(pz_gate_weigh(&rider, 16, true, 135168, 0.26).verdict, PZ_GATE_PAYS);
+    assert_int_equal(pz_gate_weigh(&rider, 16, true, 135168, 0.24).verdict, PZ_GATE_CLOSED);
 
     assert_int_equal(pz_gate_evaluate(&d, 132, false, 0, 0).verdict, PZ_GATE_FREE); /* nothing to do */
 
     /* A GEMM that zeroes itself for nothing: a rider that costs anything loses. */
-    d.handshake = 0;
+    d.gate.handshake = 0;
     assert_int_equal(pz_gate_evaluate(&d, 132, false, 4096, 3).verdict, PZ_GATE_CLOSED);
     assert_int_equal(pz_gate_evaluate(&d, 1, false, 4096, 3).verdict, PZ_GATE_FREE);
 
@@ -130,19 +156,20 @@ static void test_monotonic(void **state) {
     (void)state;
     uint64_t seed = 7;
     for (int round = 0; round < 300; round++) {
-        pz_device d = device("h200", 1 + (int)(pz_rng_next(&seed) % 200));
-        d.fill = 1 + pz_rng_unit(&seed) * 30000;
-        d.handshake = pz_rng_unit(&seed) * 2;
+        pz_device d = device(round % 2 ? "h200" : "cpu", 1 + (int)(pz_rng_next(&seed) % 200));
+        d.gate.fill = 1 + pz_rng_unit(&seed) * 30000;
+        d.gate.handshake = pz_rng_unit(&seed) * 2;
         int m = 1 + (int)(pz_rng_next(&seed) % 500);
         bool collective = pz_rng_next(&seed) & 1;
         pz_gate_result last = {0};
         for (int64_t bytes = 0; bytes < 50000000; bytes += 64 + bytes / 3 / 64 * 64) {
             pz_gate_result r = pz_gate_evaluate(&d, m, collective, bytes, 2);
             assert_in_range(r.idle_units, 0, d.units - 1);
-            assert_int_equal(r.idle_units, (d.units - m % d.units) % d.units);
+            int idle = d.gpu ? (m < d.units ? d.units - m : 0) : (d.units - m % d.units) % d.units;
+            assert_int_equal(r.idle_units, idle);
             assert_true(r.added_us >= last.added_us && r.replaced_us >= last.replaced_us);
             assert_true(r.verdict >= last.verdict); /* more bytes never open the gate */
-            assert_true(r.added_us <= (double)bytes / (d.fill * d.units) * (1 + 1e-12));
+            assert_true(r.added_us <= (double)bytes / (d.gate.fill * d.units) * (1 + 1e-12));
             assert_true((r.verdict == PZ_GATE_FREE) == (r.added_us == 0));
             assert_true((r.verdict == PZ_GATE_PAYS) == (r.added_us > 0 && r.added_us < r.replaced_us));
             last = r;
@@ -190,6 +217,19 @@ static void test_strategies(void **state) {
         assert_int_equal(s, i);
     }
     assert_false(pz_strategy_from_text("wish", &s));
+    int option;
+    assert_true(pz_strategy_option("auto", &option));
+    assert_int_equal(option, PZ_STRATEGY_AUTO);
+    assert_true(pz_strategy_option("ticket", &option));
+    assert_int_equal(option, PZ_ZERO_TICKET);
+    assert_false(pz_strategy_option("wish", &option));
+    int family;
+    for (int i = PZ_GEMM_DEFAULT; i <= PZ_GEMM_CUBLASLT; i++) {
+        assert_true(pz_gemm_family_from_text(pz_gemm_family_text(i), &family));
+        assert_int_equal(family, i);
+    }
+    assert_string_equal(pz_gemm_family_text(-1), "unknown");
+    assert_false(pz_gemm_family_from_text("unknown", &family));
     assert_string_equal(pz_strategy_text((pz_strategy)99), "unknown");
     assert_true(pz_strategy_adds(PZ_ZERO_PREZERO) && pz_strategy_adds(PZ_ZERO_SELF) &&
                 pz_strategy_adds(PZ_ZERO_MEMSET));
@@ -199,9 +239,9 @@ static void test_strategies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_devices),    cmocka_unit_test(test_splits),    cmocka_unit_test(test_split_ranges),
-        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_monotonic), cmocka_unit_test(test_public),
-        cmocka_unit_test(test_strategies),
+        cmocka_unit_test(test_devices),      cmocka_unit_test(test_gpu_names),  cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_split_ranges), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_monotonic),
+        cmocka_unit_test(test_public),       cmocka_unit_test(test_strategies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

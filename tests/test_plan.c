@@ -132,8 +132,8 @@ static void test_levels(void **state) {
                 o.device.units = 40;
                 o.device.gemm_units = 132;
                 o.device.min_k = 64;
-                o.device.fill = fill;
-                o.device.handshake = fill % 3 ? 0.9 : 0; /* 0: the gate closes for what is not hidden */
+                o.device.gate.fill = fill;
+                o.device.gate.handshake = fill % 3 ? 0.9 : 0; /* 0: the gate closes for what is not hidden */
                 o.gate = (pz_gate_mode)mode;
                 pz_plan *p = support_plan(g, &o);
                 int64_t total = 0;

@@ -58,7 +58,9 @@ typedef struct pz_engine_options {
     int prefill_chunk;    /* rows of one prompt-processing step; default 128 */
     int max_sequences;    /* sequences open at once; default max_batch */
     int context;          /* tokens a sequence may hold; default min(model's maximum, 4096) */
-    const char *strategy; /* zero-init of GEMMs that are not prezeroed: "self" (default), "reduce", "none" */
+    const char *strategy; /* zero-init of GEMMs that are not prezeroed: "auto" (as the tuned table of the device says, on
+                             the CPU "self"), "self", "reduce", "none", on a GPU "ticket" and "memset"; default: knob
+                             PREZERO_STRATEGY, else "auto" */
     const char *gate;     /* "auto" (default: knob PREZERO_GATE), "strict", "open", "closed" */
     int profile;          /* 1: time every launch (pz_engine_profile) */
 } pz_engine_options;

@@ -67,6 +67,10 @@ PZ_API pz_status pz_gate(const pz_gate_query *query, pz_gate_result *result, pz_
 PZ_API const char *pz_gate_text(pz_gate_verdict verdict);
 
 /* ---- kernels for a GPU ---- */
+/* Version of the GEMM kernels: text, raised whenever their speed or what a configuration means changes. A tuned table
+ * holds the version that it was measured with and serves no other. */
+#define PZ_GEMM_KERNEL_VERSION "1"
+
 /* How the output of a GEMM whose K is split over blocks comes to hold the sum: enum suffix, text, whether the kernel
  * adds into its output. */
 #define PZ_STRATEGY_TABLE(X)                                                                      \

@@ -52,7 +52,7 @@ static pz_status resolve(pz_engine_options *o, pz_engine *e, pz_error *err) {
     PZ_TRY(pz_knob_enum_index(PZ_KNOB_GATE, gate, "gate", &index, err));
     e->gate = (pz_gate_mode)index;
     PZ_TRY(pz_knob_enum_index(PZ_KNOB_STRATEGY, strategy, "strategy", &index, err));
-    if (!pz_strategy_from_text(strategy, &e->strategy))
+    if (!pz_strategy_option(strategy, &e->strategy))
         return pz_fail(err, PZ_E_INTERNAL, "strategy %s is a knob's word but not a plan's", strategy);
     e->max_batch = o->max_batch;
     e->prefill_chunk = o->prefill_chunk;
@@ -118,6 +118,8 @@ static pz_status open_backend(pz_engine *e, int threads, pz_error *err) {
     e->api = pz_backend_cpu();
     PZ_TRY(e->api->open(&bo, &e->backend, err));
     e->api->device(e->backend, &e->device);
+    PZ_TRY(pz_tuned_open(&e->device, &e->tuned, err));
+    pz_device_tune(&e->device, e->tuned);
     return PZ_OK;
 }
 
@@ -170,6 +172,7 @@ void pz_engine_close(pz_engine *e) {
     pz_kv_free(&e->kv);
     if (e->backend) e->api->close(e->backend);
     pz_graph_free(e->graph);
+    pz_tuned_free(e->tuned);
     pz_checkpoint_close(e->checkpoint);
     pz_free(e->arena);
     pz_free(e->pending);

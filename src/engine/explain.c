@@ -12,6 +12,43 @@ const char *pz_explain_donor(const pz_plan *p, const pz_fill *f) {
     return "";
 }
 
+static bool same_gemm(const pz_plan *p, const pz_launch *a, const pz_launch *b) {
+    pz_gemm_shape s = pz_launch_shape(p, a), t = pz_launch_shape(p, b);
+    const pz_gemm_config *c = &a->gemm, *d = &b->gemm;
+    return pz_streq(a->role, b->role) && s.n == t.n && s.k == t.k && s.weight == t.weight && s.accum == t.accum &&
+           a->strategy == b->strategy && c->family == d->family && c->tile_n == d->tile_n && c->split == d->split &&
+           c->warps == d->warps && c->stages == d->stages && c->depth == d->depth;
+}
+
+pz_status pz_explain_gemms(const pz_plan *p, pz_explained_gemms *out, pz_error *err) {
+    for (int i = 0; i < p->launches.n; i++) {
+        const pz_launch *la = &p->launches.at[i];
+        if (la->op != PZ_OP_GEMM) continue;
+        int g = 0;
+        while (g < out->n && !same_gemm(p, out->at[g].first, la)) g++;
+        if (g == out->n) PZ_TRY(pz_push(out, ((pz_explained_gemm){la, 0}), err));
+        out->at[g].count++;
+    }
+    return PZ_OK;
+}
+
+void pz_explain_source(const pz_explained *x, pz_str *b) {
+    const pz_tuned *t = x->tuned;
+    if (!t || t->stale) pz_str_addf(b, "the model of %s", x->device.name);
+    if (!t) {
+        pz_str_add(b, ", as there is no tuned table");
+        return;
+    }
+    if (t->stale)
+        pz_str_addf(b,
+                    ", as all %d rows of the tuned table (%s) are stale: measured on %s (%d units) with kernels %s, "
+                    "here are %d units and kernels %s",
+                    t->stale, t->source, t->device, t->units, t->kernels, x->device.units, PZ_GEMM_KERNEL_VERSION);
+    else
+        pz_str_addf(b, "tuned table of %s (%s, %s, kernels %s, %d rows)", t->device, t->source, t->date, t->kernels,
+                    t->rows.n);
+}
+
 static pz_status read_options(const pz_explain_options *opts, pz_explain_options *o, pz_error *err) {
     *o = (pz_explain_options){0};
     if (opts) {
@@ -45,7 +82,7 @@ static pz_status plan_options(pz_plan_options *po, pz_error *err) {
     PZ_TRY(pz_knob_enum_index(PZ_KNOB_GATE, word, pz_knob_info(PZ_KNOB_GATE)->env, &index, err));
     po->gate = (pz_gate_mode)index;
     PZ_TRY(pz_knob_text(PZ_KNOB_STRATEGY, &word, err));
-    return pz_strategy_from_text(word, &po->strategy)
+    return pz_strategy_option(word, &po->strategy)
                ? PZ_OK
                : pz_fail(err, PZ_E_INTERNAL, "knob %s allows '%s', which is no strategy",
                          pz_knob_info(PZ_KNOB_STRATEGY)->env, word);
@@ -55,6 +92,8 @@ static pz_status gather(pz_explained *x, const pz_explain_options *o, pz_error *
     pz_plan_options po = {0};
     PZ_TRY(plan_options(&po, err));
     PZ_TRY(pz_device_find(o->device, o->units, &x->device, err));
+    PZ_TRY(pz_tuned_open(&x->device, &x->tuned, err));
+    pz_device_tune(&x->device, x->tuned);
     po.device = x->device;
     PZ_TRY(pz_graph_clone(x->before, &x->after, err));
     PZ_TRY(pz_passes_run(x->after, NULL, &x->report, err));
@@ -81,6 +120,7 @@ done:
     for (int i = 0; i < x.plans.n; i++) pz_plan_free(x.plans.at[i]);
     pz_vec_free(&x.plans);
     pz_plan_free(x.above);
+    pz_tuned_free(x.tuned);
     pz_pass_report_free(&x.report);
     pz_graph_free(x.after);
     return st;

@@ -4,19 +4,31 @@
 #define PZ_EXPLAIN_H
 
 #include "pass/pass.h"
-#include "plan/plan.h"
+#include "plan/tuned.h"
 
 typedef struct pz_explained {
     const pz_graph *before;
     pz_graph *after; /* the standard pipeline has run */
     pz_pass_report report;
     pz_device device;
+    pz_tuned *tuned;         /* what the device decides by, NULL: its model alone */
     PZ_VEC(pz_plan *) plans; /* one a bucket, ascending */
     pz_plan *above;          /* more rows than the largest bucket; prompt processing is planned the same way */
 } pz_explained;
 
 pz_status pz_explain_text(const pz_explained *x, const pz_explain_options *opts, char **out, pz_error *err);
 pz_status pz_explain_json(const pz_explained *x, char **out, pz_error *err);
+
+/* GEMMs of one bucket that differ in nothing but their layer. */
+typedef struct pz_explained_gemm {
+    const pz_launch *first;
+    int count;
+} pz_explained_gemm;
+typedef PZ_VEC(pz_explained_gemm) pz_explained_gemms;
+pz_status pz_explain_gemms(const pz_plan *p, pz_explained_gemms *out, pz_error *err);
+
+/* Where the numbers of the gate and the GEMMs come from, one line. */
+void pz_explain_source(const pz_explained *x, pz_str *b);
 
 /* The donor's norm weight, "" if it has none. */
 const char *pz_explain_donor(const pz_plan *p, const pz_fill *f);

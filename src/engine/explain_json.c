@@ -82,6 +82,31 @@ static json_t *fill(const pz_plan *p, const pz_fill *f) {
     return keep(row, ok);
 }
 
+static json_t *gemm(const pz_plan *p, const pz_explained_gemm *g) {
+    const pz_launch *la = g->first;
+    const pz_gemm_config *c = &la->gemm;
+    pz_gemm_shape s = pz_launch_shape(p, la);
+    json_t *row =
+        json_pack("{s:s, s:i, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "role", la->role, "count", g->count,
+                  "n", (json_int_t)s.n, "k", (json_int_t)s.k, "strategy", pz_strategy_text(la->strategy), "family",
+                  pz_gemm_family_text(c->family), "tile_n", c->tile_n, "split", c->split, "warps", c->warps, "stages",
+                  c->stages, "depth", c->depth, "tuned", la->choices.tuned);
+    bool ok = row != NULL;
+    if (ok && la->choices.tuned)
+        ok = json_object_set_new(row, "on_us", json_real(la->choices.on.us)) == 0 &&
+             json_object_set_new(row, "off_us", json_real(la->choices.off.us)) == 0;
+    return keep(row, ok);
+}
+
+static json_t *gemms(const pz_plan *p) {
+    pz_explained_gemms groups = {0};
+    json_t *list = json_array();
+    bool ok = list && pz_explain_gemms(p, &groups, NULL) == PZ_OK;
+    for (int i = 0; ok && i < groups.n; i++) ok = json_array_append_new(list, gemm(p, &groups.at[i])) == 0;
+    pz_vec_free(&groups);
+    return keep(list, ok);
+}
+
 static json_t *bucket(const pz_plan *p) {
     json_t *fills = json_array();
     bool ok = fills != NULL;
@@ -93,7 +118,19 @@ static json_t *bucket(const pz_plan *p) {
         json_decref(fills);
         return NULL;
     }
-    return keep(row, json_object_set_new(row, "fills", fills) == 0);
+    ok = json_object_set_new(row, "fills", fills) == 0;
+    ok = ok && json_object_set_new(row, "gemms", gemms(p)) == 0;
+    return keep(row, ok);
+}
+
+static json_t *source(const pz_explained *x) {
+    pz_str b = {0};
+    char *text;
+    pz_explain_source(x, &b);
+    if (pz_str_take(&b, &text, NULL) != PZ_OK) return NULL;
+    json_t *value = pz_utf8_valid(text, strlen(text), NULL) ? json_string(text) : json_string("a tuned table");
+    pz_free(text);
+    return value;
 }
 
 static json_t *explanation(const pz_explained *x) {
@@ -102,7 +139,7 @@ static json_t *explanation(const pz_explained *x) {
     json_t *root =
         json_pack("{s:s, s:{s:s, s:i}}", "graph", name, "device", "name", x->device.name, "units", x->device.units);
     json_t *buckets = json_array();
-    bool ok = root && buckets;
+    bool ok = root && buckets && json_object_set_new(json_object_get(root, "device"), "times_by", source(x)) == 0;
     for (int i = 0; ok && i < x->plans.n; i++) ok = json_array_append_new(buckets, bucket(x->plans.at[i])) == 0;
     buckets = keep(buckets, ok);
     if (!root) return NULL; /* then buckets is NULL too */

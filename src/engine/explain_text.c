@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/explain.h"
+#include "plan/cost.h"
 
 /* Donors of one bucket that differ in nothing but their layer. */
 typedef struct fill_group {
@@ -67,6 +68,30 @@ static void add_group(pz_str *b, const pz_plan *p, const fill_group *g) {
     }
 }
 
+static void add_gemm(pz_str *b, const pz_plan *p, const pz_explained_gemm *g) {
+    const pz_launch *la = g->first;
+    pz_gemm_shape s = pz_launch_shape(p, la);
+    bool on = la->strategy == PZ_ZERO_PREZERO;
+    pz_str_addf(b, "  %d x %s %lldx%lld: %s, ", g->count, la->role, (long long)s.n, (long long)s.k,
+                pz_strategy_text(la->strategy));
+    if (la->gemm.family == PZ_GEMM_DEFAULT)
+        pz_str_addf(b, "split %d", la->gemm.split);
+    else
+        pz_gemm_config_text(&la->gemm, b);
+    if (la->choices.tuned)
+        pz_str_addf(b, "; tuned, %.2f us with a zeroed output, %.2f us without%s", la->choices.on.us,
+                    la->choices.off.us, on ? "" : " (taken)");
+    pz_str_add(b, "\n");
+}
+
+static pz_status add_gemms(pz_str *b, const pz_plan *p, pz_error *err) {
+    pz_explained_gemms gemms = {0};
+    pz_status st = pz_explain_gemms(p, &gemms, err);
+    for (int i = 0; i < gemms.n && st == PZ_OK; i++) add_gemm(b, p, &gemms.at[i]);
+    pz_vec_free(&gemms);
+    return st;
+}
+
 static pz_status add_bucket(pz_str *b, const pz_plan *p, bool with_plan, pz_error *err) {
     int riders = 0;
     for (int i = 0; i < p->fills.n; i++) riders += p->fills.at[i].level > 0;
@@ -77,6 +102,7 @@ static pz_status add_bucket(pz_str *b, const pz_plan *p, bool with_plan, pz_erro
     pz_status st = group_fills(p, &groups, err);
     for (int i = 0; i < groups.n && st == PZ_OK; i++) add_group(b, p, &groups.at[i]);
     pz_vec_free(&groups);
+    if (st == PZ_OK) st = add_gemms(b, p, err);
     if (st != PZ_OK || !with_plan) return st;
     char *text;
     PZ_TRY(pz_plan_text(p, &text, err));
@@ -108,7 +134,10 @@ static pz_status add_all(pz_str *b, const pz_explained *x, const pz_explain_opti
     PZ_TRY(pz_pass_report_text(&x->report, &report, err));
     pz_str_addf(b, "%s\n", report);
     pz_free(report);
-    pz_str_addf(b, "buckets on %s (%d units); * is the level that is filled\n", x->device.name, x->device.units);
+    pz_str_addf(b, "buckets on %s (%d units); * is the level that is filled; times by ", x->device.name,
+                x->device.units);
+    pz_explain_source(x, b);
+    pz_str_add(b, "\n");
     for (int i = 0; i < x->plans.n; i++) PZ_TRY(add_bucket(b, x->plans.at[i], opts->with_plan, err));
     pz_str_addf(
         b,

@@ -5,6 +5,7 @@
 
 #include "engine/kvcache.h"
 #include "model/model.h"
+#include "plan/tuned.h"
 #include "prezero/engine.h"
 
 enum { PZ_MAX_BUCKETS = 32 };
@@ -28,8 +29,9 @@ struct pz_engine {
     const pz_backend_api *api;
     pz_backend *backend;
     pz_device device;
+    pz_tuned *tuned; /* of the device, NULL: none */
     pz_gate_mode gate;
-    pz_strategy strategy;
+    int strategy; /* as pz_plan_options */
     bool prezero;
     int max_batch, prefill_chunk, max_rows;
     int in_ids, in_pos, in_seq; /* parameter numbers of the entry */

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/par.h"
-#include "plan/plan.h"
+#include "plan/cost.h"
+#include "plan/tuned.h"
 
 static const pz_device devices[] = {
-#define DEVICE(name, units, gemm_units, tile_n, min_k, fill, handshake, norm_base, norm_row, ar_base, ar_row) \
-    {name, units, gemm_units, tile_n, min_k, fill, handshake, norm_base, norm_row, ar_base, ar_row},
+#define DEVICE(name, gpu, units, gemm_units, tile_n, min_k, bandwidth, fill, handshake, norm_base, norm_row, ar_base, \
+               ar_row)                                                                                                \
+    {                                                                                                                 \
+        name,   gpu,   units,     gemm_units,                                                                         \
+        tile_n, min_k, bandwidth, {fill, handshake, norm_base, norm_row, ar_base, ar_row, 0},                         \
+        NULL},
 #include "plan/devices.def"
 #undef DEVICE
 };
@@ -29,6 +34,25 @@ pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *
     return st;
 }
 
+void pz_device_gpu(const char *product, int units, pz_device *out) {
+    char name[PZ_DEVICE_NAME];
+    size_t n = 0;
+    if (strncmp(product, "NVIDIA ", 7) == 0) product += 7;
+    for (const char *s = product; *s && n + 1 < sizeof name; s++) {
+        bool word = (*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z');
+        if (word)
+            name[n++] = *s >= 'A' && *s <= 'Z' ? (char)(*s - 'A' + 'a') : *s;
+        else if (n && name[n - 1] != '-')
+            name[n++] = '-';
+    }
+    name[n] = 0;
+    *out = devices[0];
+    for (int i = 0; i < N_DEVICES; i++)
+        if (devices[i].gpu && pz_streq(devices[i].name, name)) *out = devices[i];
+    memcpy(out->name, n ? name : "gpu", n ? n + 1 : sizeof "gpu");
+    if (units > 0) out->units = units;
+}
+
 static const struct {
     const char *text;
     bool adds;
@@ -51,6 +75,51 @@ bool pz_strategy_from_text(const char *s, pz_strategy *out) {
     for (int i = 0; i < N_STRATEGIES; i++) {
         if (!pz_streq(strategies[i].text, s)) continue;
         *out = (pz_strategy)i;
+        return true;
+    }
+    return false;
+}
+
+bool pz_strategy_option(const char *word, int *out) {
+    pz_strategy s;
+    if (pz_streq(word, "auto")) {
+        *out = PZ_STRATEGY_AUTO;
+        return true;
+    }
+    if (!pz_strategy_from_text(word, &s)) return false;
+    *out = (int)s;
+    return true;
+}
+
+pz_gemm_choices pz_gemm_choose(const pz_device *dev, const pz_gemm_shape *shape) {
+    if (!dev->gpu) {
+        pz_gemm_config c = pz_gemm_configure(dev, shape->n, shape->k, shape->weight);
+        pz_gemm_choices plain = {.on = {.strategy = c.split > 1 ? PZ_ZERO_PREZERO : PZ_ZERO_NONE, .config = c},
+                                 .off = {.strategy = c.split > 1 ? PZ_ZERO_SELF : PZ_ZERO_NONE, .config = c}};
+        return plain;
+    }
+    pz_gemm_shape s = *shape;
+    s.weight = PZ_DT_BF16; /* the kernels read bf16, whatever the checkpoint has */
+    const pz_tuned_row *row = dev->tuned ? pz_tuned_find(dev->tuned, &s) : NULL;
+    if (!row) return pz_gemm_model(dev, &s);
+    return (pz_gemm_choices){.on = row->on, .off = row->off, .tuned = true};
+}
+
+static const char *const families[] = {
+#define PZ_FAMILY_ROW(id, text) text,
+    PZ_GEMM_FAMILY_TABLE(PZ_FAMILY_ROW)
+#undef PZ_FAMILY_ROW
+};
+enum { N_FAMILIES = sizeof families / sizeof families[0] };
+
+const char *pz_gemm_family_text(int family) {
+    return family >= 0 && family < N_FAMILIES ? families[family] : "unknown";
+}
+
+bool pz_gemm_family_from_text(const char *s, int *out) {
+    for (int i = 0; i < N_FAMILIES; i++) {
+        if (!pz_streq(families[i], s)) continue;
+        *out = i;
         return true;
     }
     return false;

@@ -282,7 +282,8 @@ static pz_status finish_gemm(flattener *fl, const frame *fr, const pz_node *n, p
         char buf[160];
         return pz_fail(fl->err, PZ_E_VERIFY, "%s: not a complete gemm", pz_node_describe(n, buf, sizeof buf));
     }
-    la->gemm = pz_gemm_configure(&p->device, w->type.dim[0], w->type.dim[1], w->type.dt);
+    pz_gemm_shape shape = pz_launch_shape(p, la);
+    la->choices = pz_gemm_choose(&p->device, &shape);
     if (la->accum == PZ_ACCUM_FIXED) {
         int norm = -1;
         PZ_TRY(norm_of(fl, n, la->in[0].place, &norm));
@@ -298,7 +299,7 @@ static pz_status finish_gemm(flattener *fl, const frame *fr, const pz_node *n, p
     if (slice >= 0 && p->slices.at[slice].consumer < 0) {
         pz_slice *s = &p->slices.at[slice];
         s->consumer = here;
-        s->active = la->gemm.split > 1;
+        s->active = la->choices.on.strategy == PZ_ZERO_PREZERO;
     }
     return PZ_OK;
 }

@@ -13,25 +13,34 @@ const char *pz_gate_text(pz_gate_verdict v) {
     return "unknown";
 }
 
-pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices) {
-    int waves = (int)pz_ceil_div(m, dev->units);
+double pz_gate_replaced(const pz_device *dev, int64_t bytes, int slices) {
+    double meet = dev->units > 1 ? dev->gate.handshake : 0; /* one unit has nobody to wait for */
+    return slices * meet + (double)bytes / (dev->gate.fill * dev->units);
+}
+
+pz_gate_result pz_gate_weigh(const pz_device *dev, int m, bool collective, int64_t bytes, double replaced_us) {
+    const pz_gate_constants *g = &dev->gate;
+    int waves = dev->gpu ? 1 : (int)pz_ceil_div(m, dev->units);
     int last = m - (waves - 1) * dev->units; /* rows of the last wave */
-    pz_gate_result r = {.idle_units = dev->units - last};
-    r.donor_us = collective ? dev->ar_base + dev->ar_row * m : dev->norm_base + dev->norm_row * waves;
-    double after = (double)bytes / (dev->fill * dev->units);
+    pz_gate_result r = {.idle_units = dev->units > last ? dev->units - last : 0, .replaced_us = replaced_us};
+    r.donor_us = collective ? g->ar_base + g->ar_row * m : g->norm_base + g->norm_row * (dev->gpu ? m : waves);
+    double after = (double)bytes / (g->fill * dev->units);
     r.fill_us = r.added_us = after;
     if (r.idle_units > 0) {
-        double hidden = (double)bytes / (dev->fill * r.idle_units), room = r.donor_us / waves;
+        double hidden = (double)bytes / (g->fill * r.idle_units), room = r.donor_us / waves;
         double excess = hidden > room ? hidden - room : 0;
         if (excess < after || bytes == 0) {
             r.fill_us = hidden;
             r.added_us = excess;
         }
     }
-    double meet = dev->units > 1 ? dev->handshake : 0; /* one unit has nobody to wait for */
-    r.replaced_us = slices * meet + after;
+    if (bytes > 0) r.added_us += g->rider;
     r.verdict = r.added_us == 0 ? PZ_GATE_FREE : r.added_us < r.replaced_us ? PZ_GATE_PAYS : PZ_GATE_CLOSED;
     return r;
+}
+
+pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices) {
+    return pz_gate_weigh(dev, m, collective, bytes, pz_gate_replaced(dev, bytes, slices));
 }
 
 pz_status pz_gate(const pz_gate_query *q, pz_gate_result *result, pz_error *err) {

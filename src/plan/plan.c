@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/build.h"
+#include "plan/cost.h"
 
 /* The largest level that the mode allows; gates are those of level 1..n_active. */
 static int choose_level(const pz_fill *f, pz_gate_mode mode) {
@@ -13,9 +14,16 @@ static int choose_level(const pz_fill *f, pz_gate_mode mode) {
     return level;
 }
 
+pz_gemm_shape pz_launch_shape(const pz_plan *p, const pz_launch *la) {
+    const pz_type *w = &la->in[1].weight->type;
+    return (pz_gemm_shape){w->dim[0], w->dim[1], w->dt, la->accum, p->m};
+}
+
 static pz_status gate_fill(pz_plan *p, pz_fill *f, pz_error *err) {
     bool collective = pz_node_has(p->launches.at[f->donor].node, PZ_TRAIT_COLLECTIVE);
-    int64_t bytes = 0;
+    int64_t bytes = 0, modelled_bytes = 0;
+    int modelled = 0;
+    double measured = 0; /* what zeroing takes by the tuned table; the rest by the gate's constants */
     for (int s = f->first_slice; s < f->first_slice + f->n_slices; s++) {
         pz_slice *sl = &p->slices.at[s];
         if (!sl->active) continue;
@@ -23,7 +31,13 @@ static pz_status gate_fill(pz_plan *p, pz_fill *f, pz_error *err) {
         if (__builtin_add_overflow(bytes, sl->bytes, &bytes))
             return pz_fail(err, PZ_E_RANGE, "the slices of launch %d are too large with %d rows", f->donor, p->m);
         f->n_active++;
-        PZ_TRY(pz_push(&f->gates, pz_gate_evaluate(&p->device, p->m, collective, bytes, f->n_active), err));
+        const pz_gemm_choices *c = &p->launches.at[sl->consumer].choices;
+        if (c->tuned)
+            measured += c->off.us - c->on.us;
+        else
+            modelled++, modelled_bytes += sl->bytes;
+        double replaced = measured + pz_gate_replaced(&p->device, modelled_bytes, modelled);
+        PZ_TRY(pz_push(&f->gates, pz_gate_weigh(&p->device, p->m, collective, bytes, replaced), err));
     }
     f->level = choose_level(f, p->gate_mode);
     return PZ_OK;
@@ -46,6 +60,7 @@ static pz_status make_buffer(pz_plan *p, int fill, pz_error *err) {
         f->bytes += sl->bytes;
         pz_launch *la = &p->launches.at[sl->consumer];
         la->strategy = PZ_ZERO_PREZERO;
+        la->gemm = la->choices.on.config;
         la->slice = s;
         p->places.at[la->out[0]].root = f->place;
         p->places.at[la->out[0]].offset = sl->offset;
@@ -56,20 +71,41 @@ static pz_status make_buffer(pz_plan *p, int fill, pz_error *err) {
     return PZ_OK;
 }
 
-static pz_status choose_strategy(pz_plan *p, int launch, pz_strategy strategy, pz_error *err) {
+/* A GEMM whose output nothing zeroes: the choice without a zeroed output, or the strategy that was asked for. That one
+ * takes the geometry that was chosen with it, else the one for a zeroed output, so that strategies can be compared with
+ * all else equal; what is best not split stays so. */
+static void choose_off(const pz_plan *p, pz_launch *la, int strategy) {
+    const pz_gemm_choices *c = &la->choices;
+    la->gemm = c->off.config;
+    la->strategy = c->off.strategy;
+    if (strategy == PZ_STRATEGY_AUTO || (int)la->strategy == strategy) return;
+    bool split = c->on.config.split > 1 || c->off.config.split > 1;
+    if (strategy == PZ_ZERO_NONE) {
+        if (p->device.gpu) {
+            pz_gemm_shape shape = pz_launch_shape(p, la);
+            la->gemm = pz_gemm_model_for(&p->device, &shape, PZ_ZERO_NONE);
+        }
+        la->gemm.split = 1;
+    } else if (split) {
+        if (c->on.config.split > 1) la->gemm = c->on.config;
+        la->strategy = (pz_strategy)strategy;
+        return;
+    }
+    la->strategy = PZ_ZERO_NONE;
+}
+
+static pz_status choose_strategy(pz_plan *p, int launch, int strategy, pz_error *err) {
     pz_launch *la = &p->launches.at[launch];
     if (la->op != PZ_OP_GEMM || la->strategy == PZ_ZERO_PREZERO) return PZ_OK;
-    if (strategy == PZ_ZERO_NONE) la->gemm.split = 1;
-    if (la->gemm.split == 1) return PZ_OK;
-    la->strategy = strategy;
-    if (strategy != PZ_ZERO_REDUCE) return PZ_OK;
+    choose_off(p, la, strategy);
+    if (la->strategy != PZ_ZERO_REDUCE || p->device.gpu) return PZ_OK;
     const char *name = pz_arena_printf(&p->arena, "workspace %d", launch);
     int64_t n = la->in[1].weight->type.dim[0];
     return pz_plan_add_place(p, name, pz_type_make(PZ_DT_F32, 3, la->gemm.split, PZ_DIM_M, n), launch, &la->workspace,
                              err);
 }
 
-static pz_status build(pz_plan *p, pz_strategy strategy, pz_error *err) {
+static pz_status build(pz_plan *p, int strategy, pz_error *err) {
     PZ_TRY(pz_plan_flatten(p, err));
     for (int i = 0; i < p->fills.n; i++) {
         PZ_TRY(gate_fill(p, &p->fills.at[i], err));
@@ -85,9 +121,13 @@ pz_status pz_plan_create(const pz_graph *g, const pz_plan_options *opts, pz_plan
     if (opts->m < 1) return pz_fail(err, PZ_E_INVAL, "a plan for %d rows: must be 1 or more", opts->m);
     if (opts->device.units < 1)
         return pz_fail(err, PZ_E_INVAL, "a plan for a device with %d units: must be 1 or more", opts->device.units);
-    if (opts->strategy != PZ_ZERO_SELF && opts->strategy != PZ_ZERO_REDUCE && opts->strategy != PZ_ZERO_NONE)
-        return pz_fail(err, PZ_E_INVAL, "strategy %s cannot be chosen for a plan: self, reduce or none",
-                       pz_strategy_text(opts->strategy));
+    bool any = opts->strategy == PZ_STRATEGY_AUTO || opts->strategy == PZ_ZERO_SELF ||
+               opts->strategy == PZ_ZERO_REDUCE || opts->strategy == PZ_ZERO_NONE;
+    bool gpu = opts->strategy == PZ_ZERO_TICKET || opts->strategy == PZ_ZERO_MEMSET;
+    if (!any && !(gpu && opts->device.gpu))
+        return pz_fail(err, PZ_E_INVAL, "strategy %s cannot be chosen for a plan on %s: auto, self, reduce%s or none",
+                       pz_strategy_text((pz_strategy)opts->strategy), opts->device.name,
+                       opts->device.gpu ? ", ticket, memset" : "");
     pz_plan *p = pz_calloc(1, sizeof *p);
     if (!p) return PZ_NOMEM(err);
     p->graph = g;

@@ -8,21 +8,74 @@
 #include "prezero/kernels.h"
 
 /* ---- device model ---- */
+/* Constants of the gate, as a device's model (devices.def) or a fit to measurements (a tuned table) gives them:
+ * name, meaning. Times in us. */
+#define PZ_GATE_CONSTANTS(X)                                                                          \
+    X(fill, "bytes that one idle unit zeroes in 1 us")                                                \
+    X(handshake, "what a GEMM needs to zero its own output, beyond the fill itself")                  \
+    X(norm_base, "a norm takes norm_base + norm_row * r; r: its rows on a GPU, its waves on the CPU") \
+    X(norm_row, "")                                                                                   \
+    X(ar_base, "the fused all-reduce takes ar_base + ar_row * rows")                                  \
+    X(ar_row, "")                                                                                     \
+    X(rider, "what any rider adds to its donor, however small")
+typedef struct pz_gate_constants {
+#define PZ_GATE_FIELD(name, meaning) double name;
+    PZ_GATE_CONSTANTS(PZ_GATE_FIELD)
+#undef PZ_GATE_FIELD
+} pz_gate_constants;
+
+enum { PZ_DEVICE_NAME = 32 };
+struct pz_tuned;
 typedef struct pz_device {
-    const char *name;
-    int units, gemm_units, tile_n, min_k;
-    double fill, handshake, norm_base, norm_row, ar_base, ar_row; /* devices.def */
+    char name[PZ_DEVICE_NAME];
+    bool gpu; /* runs the CUDA kernels: their geometry may depend on the rows (it does not change the bits), they keep
+                 the workspaces of REDUCE and TICKET themselves, and they know every strategy */
+    int units, gemm_units, tile_n, min_k; /* devices.def */
+    double bandwidth;                     /* bytes per us that all units together read */
+    pz_gate_constants gate;
+    const struct pz_tuned *tuned; /* borrowed (pz_device_tune); NULL: models alone */
 } pz_device;
 /* units 0: the table's number (this machine's processors if that is 0 too). E_NOTFOUND lists the devices. */
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);
+/* A GPU by the name that its driver gives it: "NVIDIA H200" is "h200". One without a row has the model of h200 under
+ * its own name. */
+void pz_device_gpu(const char *product, int units, pz_device *out);
 
 const char *pz_strategy_text(pz_strategy s);
 bool pz_strategy_adds(pz_strategy s);
 bool pz_strategy_from_text(const char *s, pz_strategy *out);
+/* A word of knob STRATEGY for pz_plan_options.strategy. */
+enum { PZ_STRATEGY_AUTO = -1 };
+bool pz_strategy_option(const char *word, int *out);
+const char *pz_gemm_family_text(int family);
+bool pz_gemm_family_from_text(const char *s, int *out);
 
-/* The geometry of a GEMM where no tuned table says more. Depends on (n, k, weight dtype) alone, never on the rows or the
- * number of threads, so that the bits of a row never depend on them either. split 1: not split. Split s covers k in
- * [pz_split_begin(k, split, s), pz_split_begin(k, split, s + 1)). */
+/* ---- how a GEMM is launched ---- */
+typedef struct pz_gemm_shape {
+    int64_t n, k;
+    pz_dtype weight;
+    pz_accum accum;
+    int m;
+} pz_gemm_shape;
+
+typedef struct pz_gemm_choice {
+    pz_strategy strategy;
+    pz_gemm_config config;
+    double us, ci; /* median and half of its 95 % confidence interval as measured; 0 where nothing was */
+} pz_gemm_choice;
+
+typedef struct pz_gemm_choices {
+    pz_gemm_choice on;  /* where an earlier kernel can zero the output: PREZERO or NONE */
+    pz_gemm_choice off; /* where none can: anything but PREZERO */
+    bool tuned;         /* from the tuned table, else from a model */
+} pz_gemm_choices;
+
+/* From the device's tuned table; without a row from the cost model of GPUs, or the CPU's rule (pz_gemm_configure). */
+pz_gemm_choices pz_gemm_choose(const pz_device *dev, const pz_gemm_shape *shape);
+
+/* The CPU's geometry. Depends on (n, k, weight dtype) alone, never on the rows or the number of threads, so that the
+ * bits of a row never depend on them either. split 1: not split. Split s covers k in [pz_split_begin(k, split, s),
+ * pz_split_begin(k, split, s + 1)). */
 pz_gemm_config pz_gemm_configure(const pz_device *dev, int64_t n, int64_t k, pz_dtype weight);
 /* Multiples of 32 (an mxfp4 block), the last split takes the rest. */
 int64_t pz_split_begin(int64_t k, int split, int s);
@@ -38,11 +91,16 @@ typedef enum pz_gate_mode {
 
 /* bytes and slices of the level asked about; collective: the donor is the fused all-reduce.
  *
- * A donor of m rows runs in ceil(m / units) waves, and only its last wave leaves units idle. Hiding the fill there adds
- * what exceeds that wave's share of the donor's time; doing it on all units after the rows adds all of it. The smaller
- * of the two is taken (without idle units the second). FREE: nothing is added. PAYS: less than what is replaced, a
- * handshake a slice and the same fill on all units. */
+ * A donor has one block a row. The CPU runs m rows in ceil(m / units) waves, and only the last wave leaves units idle;
+ * on a GPU all blocks are resident, so units without a row are idle the whole time, and none is beyond m = units.
+ * Hiding the fill on the idle units adds what exceeds the time they have; doing it on all units after the rows adds all
+ * of it. The smaller of the two is taken (without idle units the second), and `rider` comes on top. FREE: nothing is
+ * added. PAYS: less than what is replaced, a handshake a slice and the same fill on all units. */
 pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices);
+/* The same where it is known what zeroing otherwise takes: replaced_us. */
+pz_gate_result pz_gate_weigh(const pz_device *dev, int m, bool collective, int64_t bytes, double replaced_us);
+/* What zeroing `slices` outputs of together `bytes` inside their GEMMs takes by the constants. */
+double pz_gate_replaced(const pz_device *dev, int64_t bytes, int slices);
 
 /* ---- plan ---- */
 /* Storage of one value (or of x_norm, of a buffer, of a workspace). Offsets are bytes in the plan's arena, multiples of
@@ -80,12 +138,13 @@ typedef struct pz_launch {
     int out[PZ_MAX_RESULTS];        /* places by the op's result index; -1 */
     pz_gemm_config gemm;
     pz_accum accum;
-    pz_strategy strategy; /* GEMM: how its output starts at zero */
-    int slice;            /* GEMM with PREZERO: index into slices, else -1 */
-    int fill;             /* donor: index into fills (its bytes are 0 at level 0), -1 */
-    int workspace;        /* place, -1 */
-    bool waits;           /* reads or overwrites what an earlier launch wrote or reads: griddepcontrol.wait first */
-    bool trigger_late;    /* carries a rider: lets dependents start only after its stores */
+    pz_strategy strategy;    /* GEMM: how its output starts at zero */
+    pz_gemm_choices choices; /* GEMM: what gemm and strategy were chosen from */
+    int slice;               /* GEMM with PREZERO: index into slices, else -1 */
+    int fill;                /* donor: index into fills (its bytes are 0 at level 0), -1 */
+    int workspace;           /* place, -1 */
+    bool waits;              /* reads or overwrites what an earlier launch wrote or reads: griddepcontrol.wait first */
+    bool trigger_late;       /* carries a rider: lets dependents start only after its stores */
 } pz_launch;
 
 /* One consumer's slice of a donor's buffer. */
@@ -126,12 +185,16 @@ typedef struct pz_plan {
     int proven;          /* obligations shown by the checker */
 } pz_plan;
 
+/* Of a GEMM. */
+pz_gemm_shape pz_launch_shape(const pz_plan *p, const pz_launch *la);
+
 typedef struct pz_plan_options {
     pz_device device;
     int m;        /* rows */
     bool prefill; /* or above the largest bucket: no rider, no buffer */
     pz_gate_mode gate;
-    pz_strategy strategy; /* of split GEMMs that are not prezeroed: SELF, REDUCE, NONE (NONE: not split at all) */
+    int strategy; /* of split GEMMs that are not prezeroed: PZ_STRATEGY_AUTO as the tuned table or the model says (the
+                     CPU: SELF); SELF, REDUCE, NONE (not split at all), on a GPU also TICKET and MEMSET */
 } pz_plan_options;
 
 /* Plans and proves; E_PROOF would be a bug of the planner and is never ignored. */

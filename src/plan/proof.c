@@ -191,6 +191,7 @@ static pz_status check_gemm(prover *pr, int launch) {
     if (la->gemm.split > 1 && la->strategy == PZ_ZERO_NONE)
         return REFUSE(pr, launch, "adds %d splits into an output that nothing zeroes", la->gemm.split);
     if (la->strategy != PZ_ZERO_REDUCE) return PZ_OK;
+    if (pr->p->device.gpu && la->workspace == -1) return PZ_OK; /* the backend has it, outside the arena */
     int64_t n = la->in[1].weight ? la->in[1].weight->type.dim[0] : 0, need;
     bool ok = n > 0 && place_ok(pr, la->workspace) &&
               !__builtin_mul_overflow(n * 4 * la->gemm.split, pr->p->m, &need) &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/knobs.h"
-#include "plan/plan.h"
+#include "plan/cost.h"
 
 /* The mode's word in the knob that sets it. */
 static void add_mode(pz_str *b, pz_gate_mode mode) {
@@ -30,7 +30,12 @@ static void add_result(pz_str *b, const pz_plan *p, int place) {
 }
 
 static void add_gemm(pz_str *b, const pz_plan *p, const pz_launch *la) {
-    pz_str_addf(b, " {%s, split %d, %s", pz_accum_text(la->accum), la->gemm.split, pz_strategy_text(la->strategy));
+    pz_str_addf(b, " {%s, ", pz_accum_text(la->accum));
+    if (la->gemm.family == PZ_GEMM_DEFAULT)
+        pz_str_addf(b, "split %d", la->gemm.split);
+    else
+        pz_gemm_config_text(&la->gemm, b);
+    pz_str_addf(b, ", %s", pz_strategy_text(la->strategy));
     if (la->slice >= 0)
         pz_str_addf(b, " by launch %d: %s", p->fills.at[p->slices.at[la->slice].fill].donor,
                     p->slices.at[la->slice].name);

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost model of GEMM launches on a GPU, and the launches that are worth measuring. It ranks; the tuned table knows.
+ */
+#ifndef PZ_COST_H
+#define PZ_COST_H
+
+#include "plan/plan.h"
+
+typedef struct pz_gemm_candidate {
+    pz_gemm_config config;
+    double us; /* estimated, strategy PREZERO if it is split, else NONE */
+} pz_gemm_candidate;
+
+/* Estimated time in us: the bytes that the busiest SM reads, how many it can have in flight, the adds into the output,
+ * and what the strategy costs. Infinite for a geometry that does not fit the device or the shape. */
+double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *shape, const pz_gemm_config *config,
+                        pz_strategy strategy);
+/* The launches with the smallest estimates, with a zeroed output and without. */
+pz_gemm_choices pz_gemm_model(const pz_device *dev, const pz_gemm_shape *shape);
+
+/* The geometry with the smallest estimate for a strategy; split 1 where no split fits the shape or the strategy is
+ * NONE, 2 or more with every other strategy where one does. */
+pz_gemm_config pz_gemm_model_for(const pz_device *dev, const pz_gemm_shape *shape, pz_strategy strategy);
+
+/* Blocks of a launch. */
+int64_t pz_gemm_blocks(const pz_gemm_shape *shape, const pz_gemm_config *config);
+
+enum { PZ_MAX_CANDIDATES = 60, PZ_MAX_VARIANTS = 4 };
+/* Distinct geometries of the own kernels that fill the device well, the most promising first. Returns how many. */
+int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max);
+/* The same geometry with other depths of prefetch, without the given one. Returns how many. */
+int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *config, pz_gemm_config out[PZ_MAX_VARIANTS]);
+/* Candidates as text, one a line (pz_free). */
+pz_status pz_gemm_candidates_text(const pz_device *dev, const pz_gemm_shape *shape, char **out, pz_error *err);
+/* "skinny tile_n 64, split 4, warps 2, stages 1, depth 0" */
+void pz_gemm_config_text(const pz_gemm_config *config, pz_str *b);
+
+#endif
