@@ -73,6 +73,8 @@ extern const cli_command cli_run, cli_logits, cli_explain, cli_opt, cli_compare,
     CLI_OPTION("accum", "TYPE", CLI_CHOICE, "fixed", "fixed|f32|bf16", accum,                                         \
                "accumulator of split-K GEMMs; fixed gives the same bits in every run"),                               \
         CLI_OPTION("dtype", "TYPE", CLI_CHOICE, "bf16", "bf16|f32", dtype, "data type of the activations"),           \
+        CLI_OPTION("device", "NAME", CLI_TEXT, NULL, NULL, device,                                                    \
+                   "cpu, cuda, cuda:N, or auto: cuda if there is a usable GPU (default: PREZERO_DEVICE, else cpu)"),  \
         CLI_OPTION("threads", "N", CLI_INT, "0", "0..1024", threads,                                                  \
                    "threads; 0: PREZERO_THREADS, else all processors"),                                               \
         CLI_OPTION("context", "N", CLI_INT, "0", "0..16777216", context,                                              \
@@ -126,6 +128,8 @@ int cli_read(const char *path, char **text, size_t *size);
 /* A model directory or a file of graph text, by a->what. */
 int cli_load_graph(const cli_args *a, pz_graph **out);
 pz_engine_options cli_engine_options(const cli_args *a);
+/* On a GPU one line on standard error: its name and the memory in use. */
+void cli_report_device(const pz_engine_info *info);
 double cli_now(void); /* seconds, monotonic */
 
 /* ---- progress.c: one line on standard error, only if that is a terminal ---- */

@@ -74,9 +74,9 @@ static json_t *to_json(const cli_args *a, const pz_compare_result *r, const pz_e
                                              "off_us", o->a_us, "on_us", o->b_us, "diff_us", o->diff_us, "ci95_us",
                                              o->ci_lo_us, o->ci_hi_us));
     }
-    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:b, s:o, s:o}", "model", a->what, "accum", accums[a->accum], "dtype",
-                     dtypes[a->dtype], "threads", info->threads, "isa", info->isa, "identical", all_identical(r),
-                     "batches", buckets, "ops", ops);
+    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:b, s:o, s:o}", "model", a->what, "accum", accums[a->accum],
+                     "dtype", dtypes[a->dtype], "threads", info->threads, "isa", info->isa, "device", info->device,
+                     "identical", all_identical(r), "batches", buckets, "ops", ops);
 }
 
 static int write_page(const cli_args *a, const pz_compare_result *r, const pz_engine_info *info) {
@@ -95,6 +95,7 @@ static int write_page(const cli_args *a, const pz_compare_result *r, const pz_en
 static int show(const cli_args *a, const pz_compare_result *r, pz_engine *on) {
     pz_engine_info info;
     pz_engine_get_info(on, &info);
+    cli_report_device(&info);
     int rc = a->json ? cli_write_json(a->json, to_json(a, r, &info)) : CLI_OK;
     if (rc == CLI_OK && a->html) rc = write_page(a, r, &info);
     if (rc != CLI_OK) return rc;

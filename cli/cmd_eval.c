@@ -24,10 +24,10 @@ static json_t *to_json(const pz_eval_result *r, const pz_engine_info *info) {
                               json_pack("{s:s, s:s, s:s, s:s, s:b}", "question", it->question, "expected", it->expected,
                                         "answer", it->answer, "output", it->output, "correct", it->correct));
     }
-    return json_pack("{s:i, s:i, s:I, s:I, s:f, s:f, s:b, s:o}", "correct", r->correct, "total", r->n, "prompt_tokens",
-                     (json_int_t)r->prompt_tokens, "new_tokens", (json_int_t)r->new_tokens, "seconds", r->seconds,
-                     "tokens_per_s", r->seconds > 0 ? (double)r->new_tokens / r->seconds : 0.0, "prezero",
-                     info->prezero, "items", items);
+    return json_pack("{s:i, s:i, s:I, s:I, s:f, s:f, s:b, s:s, s:o}", "correct", r->correct, "total", r->n,
+                     "prompt_tokens", (json_int_t)r->prompt_tokens, "new_tokens", (json_int_t)r->new_tokens, "seconds",
+                     r->seconds, "tokens_per_s", r->seconds > 0 ? (double)r->new_tokens / r->seconds : 0.0, "prezero",
+                     info->prezero, "device", info->device, "items", items);
 }
 
 static void print_result(const pz_eval_result *r, bool failures) {
@@ -53,6 +53,7 @@ static int evaluate(const cli_args *a, pz_engine *engine, const pz_tokenizer *to
     if (st != PZ_OK) return cli_error(&err);
     int rc = a->json ? cli_write_json(a->json, to_json(&r, &info)) : CLI_OK;
     if (rc == CLI_OK && !cli_is_stdout(a->json)) print_result(&r, a->failures);
+    cli_report_device(&info);
     pz_eval_result_free(&r);
     return rc;
 }

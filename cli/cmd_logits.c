@@ -55,6 +55,7 @@ static int write_logits(const cli_args *a, pz_engine *engine, const cli_ints *id
         rc = cli_write_json(a->json,
                             json_pack("{s:s, s:s, s:[i,i], s:f, s:b}", "file", a->out, "tensor", "logits", "shape",
                                       ids->n, info.vocab, "seconds", cli_now() - start, "prezero", info.prezero));
+    cli_report_device(&info);
     if (!cli_is_stdout(a->json)) printf("%s: logits f32 [%d, %d]\n", a->out, ids->n, info.vocab);
     return rc;
 }

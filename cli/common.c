@@ -36,6 +36,14 @@ int cli_error(const pz_error *err) {
     return cli_fail("%s", err->msg);
 }
 
+void cli_report_device(const pz_engine_info *info) {
+    if (info->device_total_bytes == 0) return;
+    const double mib = 1024.0 * 1024.0;
+    fprintf(stderr, "%s: %.0f of %.0f MiB in use: weights %.0f, latent cache %.0f, activations %.0f\n", info->device,
+            (double)info->device_used_bytes / mib, (double)info->device_total_bytes / mib,
+            (double)info->weight_bytes / mib, (double)info->cache_bytes / mib, (double)info->arena_bytes / mib);
+}
+
 double cli_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -137,5 +145,6 @@ pz_engine_options cli_engine_options(const cli_args *a) {
                                .threads = (int)a->threads,
                                .context = (int)a->context,
                                .strategy = a->strategy,
-                               .gate = a->gate};
+                               .gate = a->gate,
+                               .device = a->device};
 }

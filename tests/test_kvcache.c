@@ -8,7 +8,7 @@ enum { LAYERS = 3, ENTRY = 4, SEQUENCES = 5, CONTEXT = 700 };
 
 static void open_cache(pz_kv *kv) {
     pz_error err;
-    assert_ok(pz_kv_init(kv, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err), &err);
+    assert_ok(pz_kv_init(kv, pz_backend_cpu(), NULL, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err), &err);
 }
 
 /* Address of a token's entry, by the contract of pz_cache. */
@@ -125,7 +125,7 @@ static void test_out_of_memory(void **state) {
     int seq;
     for (int n = 0; n < 2; n++) {
         pz_alloc_fail_after(n);
-        pz_status st = pz_kv_init(&kv, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err);
+        pz_status st = pz_kv_init(&kv, pz_backend_cpu(), NULL, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err);
         pz_alloc_fail_after(-1);
         assert_status(st, PZ_E_NOMEM, &err);
     }
@@ -147,7 +147,8 @@ static void test_out_of_memory(void **state) {
     pz_kv_trim(&kv, seq, 20);
     check_pages(&kv);
     pz_kv_free(&kv);
-    assert_fails(pz_kv_init(&kv, PZ_DT_BF16, LAYERS, ENTRY, 1 << 20, 1 << 20, &err), PZ_E_RANGE, &err, "pages");
+    assert_fails(pz_kv_init(&kv, pz_backend_cpu(), NULL, PZ_DT_BF16, LAYERS, ENTRY, 1 << 20, 1 << 20, &err), PZ_E_RANGE,
+                 &err, "pages");
 }
 
 int main(void) {

@@ -58,22 +58,27 @@ typedef struct pz_engine_options {
     int prefill_chunk;    /* rows of one prompt-processing step; default 128 */
     int max_sequences;    /* sequences open at once; default max_batch */
     int context;          /* tokens a sequence may hold; default min(model's maximum, 4096) */
-    const char *strategy; /* zero-init of GEMMs that are not prezeroed: "auto" (as the tuned table of the device says, on
-                             the CPU "self"), "self", "reduce", "none", on a GPU "ticket" and "memset"; default: knob
+    const char *strategy; /* zero-init of GEMMs that are not prezeroed: "auto" (as the tuned table of the device says,
+                             on the CPU "self"), "self", "reduce", "none", on a GPU "ticket" and "memset"; default: knob
                              PREZERO_STRATEGY, else "auto" */
     const char *gate;     /* "auto" (default: knob PREZERO_GATE), "strict", "open", "closed" */
     int profile;          /* 1: time every launch (pz_engine_profile) */
+    const char *device;   /* "cpu"; "cuda" or "cuda:N", an NVIDIA GPU by number; "auto": cuda if there is a GPU that
+                             this build has kernels for, else cpu. Default: knob PREZERO_DEVICE, else "cpu" */
 } pz_engine_options;
 
+/* E_UNSUPPORTED says why a device cannot be had: built without it, no driver, no such GPU, another architecture. */
 PZ_API pz_status pz_engine_open(const char *dir, const pz_engine_options *opts, pz_engine **out, pz_error *err);
 PZ_API void pz_engine_close(pz_engine *engine);
 
 typedef struct pz_engine_info {
-    int vocab, layers, hidden, context, threads, prezero;
+    int vocab, layers, hidden, context, threads /* SMs on a GPU */, prezero;
     int bos, eos; /* token ids, -1 if the model names none; of several end tokens the first */
     int64_t weight_bytes, cache_bytes, arena_bytes;
     double load_seconds;
-    char isa[16]; /* instruction set in use, such as "avx512" */
+    char isa[16];                                  /* instruction set in use, such as "avx512" or "sm_90" */
+    char device[80];                               /* "cpu", "cuda:0 (NVIDIA H200)" */
+    int64_t device_used_bytes, device_total_bytes; /* memory of the GPU: of this engine, in all; 0 on the CPU */
 } pz_engine_info;
 PZ_API void pz_engine_get_info(const pz_engine *engine, pz_engine_info *info);
 

@@ -47,13 +47,13 @@ typedef struct pz_backend_api {
     void (*device)(const pz_backend *b, pz_device *out); /* for plans */
     const char *(*isa)(const pz_backend *b);             /* "avx512", "sm_90" */
     const char *(*product)(const pz_backend *b);         /* "NVIDIA H200"; "" for the CPU */
-    /* Bytes of the device in all (0 on the CPU), and what this backend holds: weights, alloc, scratch. */
+    /* Bytes of a GPU's memory: held by this backend, and in all; 0 on the CPU. */
     void (*memory)(const pz_backend *b, int64_t *used, int64_t *total);
     /* Brings a weight into the form its kernels read (one copy) and computes w_norm for GEMM weights. `use` is an op
      * that reads it. The host's memory is not needed afterwards, except for EMBED tables, which are read in place. */
     pz_status (*load)(pz_backend *b, const pz_weight *w, pz_op use, const pz_host_weight *host, pz_error *err);
     int64_t (*weight_bytes)(const pz_backend *b);
-    /* Memory that kernels see: zeroed, 256-byte aligned. E_NOMEM says how much was asked for. */
+    /* Memory that kernels see: zeroed, 64-byte aligned. E_NOMEM says how much was asked for. */
     pz_status (*alloc)(pz_backend *b, int64_t bytes, unsigned char **out, pz_error *err);
     void (*release)(pz_backend *b, unsigned char *p);
     pz_status (*copy)(pz_backend *b, void *dst, const void *src, int64_t bytes, pz_copy kind, pz_error *err);

@@ -73,6 +73,9 @@ static pz_status find_inputs(pz_engine *e, pz_error *err) {
             return pz_fail(err, PZ_E_INTERNAL, "the model's graph has no parameter %%%s: i32[m]", inputs[i].name);
         *inputs[i].index = v->index;
     }
+    if (entry->params.n != PZ_ENGINE_INPUTS)
+        return pz_fail(err, PZ_E_INTERNAL, "the model's graph has %d parameters, expected %d", entry->params.n,
+                       PZ_ENGINE_INPUTS);
     return PZ_OK;
 }
 
@@ -112,28 +115,21 @@ static pz_status load_weights(pz_engine *e, pz_error *err) {
     return st == PZ_OK ? pz_weights_check_unused(&e->hf, e->checkpoint, err) : st;
 }
 
-static pz_status open_backend(pz_engine *e, int threads, pz_error *err) {
-    pz_backend_options bo = {.threads = threads};
-    PZ_TRY(pz_knob_text(PZ_KNOB_ISA, &bo.isa, err));
-    e->api = pz_backend_cpu();
-    PZ_TRY(e->api->open(&bo, &e->backend, err));
-    e->api->device(e->backend, &e->device);
-    PZ_TRY(pz_tuned_open(&e->device, &e->tuned, err));
-    pz_device_tune(&e->device, e->tuned);
-    return PZ_OK;
-}
-
 static pz_status make_session(pz_engine *e, const pz_engine_options *o, pz_error *err) {
     int context = o->context;
     int64_t limit = e->hf.max_positions < INT32_MAX ? e->hf.max_positions : INT32_MAX;
     if (context == 0) context = limit < 4096 ? (int)limit : 4096;
     PZ_TRY(in_range("context", context, 1, limit, err));
-    PZ_TRY(pz_kv_init(&e->kv, o->act == PZ_ACT_BF16 ? PZ_DT_BF16 : PZ_DT_F32, (int)e->hf.layers,
+    PZ_TRY(pz_kv_init(&e->kv, e->api, e->backend, o->act == PZ_ACT_BF16 ? PZ_DT_BF16 : PZ_DT_F32, (int)e->hf.layers,
                       (int)(e->hf.kv_lora + e->hf.rope), o->max_sequences, context, err));
     e->pending = pz_calloc((size_t)o->max_sequences, sizeof *e->pending);
     e->all_rows = pz_calloc((size_t)e->max_rows, sizeof *e->all_rows);
     if (!e->pending || !e->all_rows) return PZ_NOMEM(err);
     for (int i = 0; i < e->max_rows; i++) e->all_rows[i] = i;
+    for (int i = 0; i < PZ_ENGINE_INPUTS; i++) {
+        e->inputs[i] = pz_calloc((size_t)e->max_rows, sizeof *e->inputs[i]);
+        if (!e->inputs[i]) return PZ_NOMEM(err);
+    }
     pz_bucket_set_init(&e->decode, e->max_batch);
     pz_bucket_set_init(&e->prompt, e->max_rows);
     for (int i = 0; i < e->decode.n; i++) {
@@ -153,7 +149,7 @@ pz_status pz_engine_open(const char *dir, const pz_engine_options *opts, pz_engi
     if (st == PZ_OK) st = resolve(&o, e, err);
     if (st == PZ_OK) st = pz_hf_config_load(dir, &e->hf, err);
     if (st == PZ_OK) st = build_graph(e, dir, &o, err);
-    if (st == PZ_OK) st = open_backend(e, o.threads, err);
+    if (st == PZ_OK) st = pz_engine_open_device(e, o.device, o.threads, err);
     if (st == PZ_OK) st = load_weights(e, err);
     if (st == PZ_OK) st = make_session(e, &o, err);
     if (st != PZ_OK) {
@@ -167,14 +163,15 @@ pz_status pz_engine_open(const char *dir, const pz_engine_options *opts, pz_engi
 
 void pz_engine_close(pz_engine *e) {
     if (!e) return;
-    pz_bucket_set_free(&e->decode);
-    pz_bucket_set_free(&e->prompt);
+    pz_bucket_set_free(e, &e->decode);
+    pz_bucket_set_free(e, &e->prompt);
     pz_kv_free(&e->kv);
+    if (e->arena) e->api->release(e->backend, e->arena);
     if (e->backend) e->api->close(e->backend);
     pz_graph_free(e->graph);
     pz_tuned_free(e->tuned);
     pz_checkpoint_close(e->checkpoint);
-    pz_free(e->arena);
+    for (int i = 0; i < PZ_ENGINE_INPUTS; i++) pz_free(e->inputs[i]);
     pz_free(e->pending);
     pz_free(e->all_rows);
     pz_free(e);
@@ -197,6 +194,8 @@ void pz_engine_get_info(const pz_engine *e, pz_engine_info *info) {
                              .arena_bytes = e->arena_bytes,
                              .load_seconds = e->load_seconds};
     snprintf(info->isa, sizeof info->isa, "%s", e->api->isa(e->backend));
+    snprintf(info->device, sizeof info->device, "%s", e->device_name);
+    e->api->memory(e->backend, &info->device_used_bytes, &info->device_total_bytes);
 }
 
 const int *pz_engine_buckets(const pz_engine *e, int *n) {

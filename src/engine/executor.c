@@ -9,7 +9,14 @@ void pz_bucket_set_init(pz_bucket_set *set, int max_rows) {
     set->rows[set->n++] = max_rows;
 }
 
-void pz_bucket_set_free(pz_bucket_set *set) {
+/* What the backend keeps for the plans holds the address of the arena. */
+static void forget_plans(const pz_engine *e, const pz_bucket_set *set) {
+    for (int i = 0; i < set->n; i++)
+        if (set->prepared[i].plan) e->api->forget(e->backend, set->prepared[i].plan);
+}
+
+void pz_bucket_set_free(const pz_engine *e, pz_bucket_set *set) {
+    forget_plans(e, set);
     for (int i = 0; i < set->n; i++) {
         pz_plan_free(set->prepared[i].plan);
         pz_free(set->prepared[i].launch_ns);
@@ -19,9 +26,12 @@ void pz_bucket_set_free(pz_bucket_set *set) {
 
 static pz_status grow_arena(pz_engine *e, int64_t bytes, pz_error *err) {
     if (bytes <= e->arena_bytes) return PZ_OK;
-    unsigned char *arena = pz_aligned_calloc((size_t)bytes);
-    if (!arena) return pz_fail(err, PZ_E_NOMEM, "out of memory: %lld bytes for activations", (long long)bytes);
-    pz_free(e->arena);
+    unsigned char *arena = NULL;
+    pz_status st = e->api->alloc(e->backend, bytes, &arena, err);
+    if (st != PZ_OK) return pz_fail_context(err, st, "activations");
+    forget_plans(e, &e->decode);
+    forget_plans(e, &e->prompt);
+    if (e->arena) e->api->release(e->backend, e->arena);
     e->arena = arena;
     e->arena_bytes = bytes;
     return PZ_OK;
@@ -88,15 +98,10 @@ static void settle(pz_engine *e, const pz_row *rows, int n, bool done) {
     }
 }
 
-static int32_t *input(const pz_engine *e, const pz_plan *plan, int param) {
-    return (int32_t *)(void *)(e->arena + plan->places.at[plan->inputs.at[param]].offset);
-}
-
 /* Rows of a sequence take positions from its length on: counted down from the last row, then up again. Rows beyond n
  * are padding: no sequence, so that kernels touch no cache for them. */
 static void write_inputs(pz_engine *e, const pz_plan *plan, const pz_row *rows, int n) {
-    int32_t *ids = input(e, plan, e->in_ids), *pos = input(e, plan, e->in_pos), *seq = input(e, plan, e->in_seq);
-    if (e->poison) memset(e->arena, 0xFF, (size_t)e->arena_bytes);
+    int32_t *ids = e->inputs[e->in_ids], *pos = e->inputs[e->in_pos], *seq = e->inputs[e->in_seq];
     for (int i = n - 1; i >= 0; i--) {
         ids[i] = rows[i].token;
         seq[i] = rows[i].seq;
@@ -115,7 +120,12 @@ static pz_status launch(pz_engine *e, const pz_row *rows, int n, bool decode, co
     pz_prepared *p;
     PZ_TRY(pz_engine_prepare(e, n, decode, &p, err));
     write_inputs(e, p->plan, rows, n);
-    pz_run_args args = {.arena = e->arena, .cache = &e->kv.view, .launch_ns = e->timed ? p->launch_ns : NULL};
+    pz_run_args args = {.arena = e->arena,
+                        .inputs = (const int32_t *const *)e->inputs,
+                        .cache = &e->kv.view,
+                        .n_sequences = e->kv.max_sequences,
+                        .poison = e->poison,
+                        .launch_ns = e->timed ? p->launch_ns : NULL};
     PZ_TRY(e->api->run(e->backend, p->plan, &args, err));
     if (e->timed) p->calls++;
     if (n_pick == 0) return PZ_OK;
@@ -168,6 +178,7 @@ pz_status pz_engine_prefill(pz_engine *e, int seq, const int32_t *ids, size_t n,
 void pz_engine_break_fills(pz_engine *e) {
     for (int i = 0; i < e->decode.n; i++) {
         pz_plan *plan = e->decode.prepared[i].plan;
+        if (plan) e->api->forget(e->backend, plan);
         for (int f = 0; plan && f < plan->fills.n; f++) plan->fills.at[f].bytes = 0;
     }
 }

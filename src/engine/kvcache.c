@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/kvcache.h"
 
-pz_status pz_kv_init(pz_kv *kv, pz_dtype dt, int layers, int entry, int max_sequences, int context, pz_error *err) {
-    *kv = (pz_kv){.layers = layers, .max_sequences = max_sequences, .context = context};
+pz_status pz_kv_init(pz_kv *kv, const pz_backend_api *api, pz_backend *backend, pz_dtype dt, int layers, int entry,
+                     int max_sequences, int context, pz_error *err) {
+    *kv = (pz_kv){.api = api, .backend = backend, .layers = layers, .max_sequences = max_sequences, .context = context};
     int stride = (int)pz_ceil_div(context, PZ_PAGE_TOKENS);
     size_t cells;
     if (!pz_mul_ok((size_t)max_sequences, (size_t)stride, &cells) || cells > INT32_MAX)
@@ -23,7 +24,7 @@ pz_status pz_kv_init(pz_kv *kv, pz_dtype dt, int layers, int entry, int max_sequ
 }
 
 void pz_kv_free(pz_kv *kv) {
-    pz_free(kv->view.data);
+    if (kv->view.data) kv->api->release(kv->backend, kv->view.data);
     pz_free(kv->table);
     pz_free(kv->length);
     pz_free(kv->free_pages);
@@ -62,6 +63,14 @@ void pz_kv_trim(pz_kv *kv, int seq, int length) {
     kv->length[seq] = length;
 }
 
+static pz_status move_layers(const pz_kv *kv, unsigned char *to, size_t stride, pz_error *err) {
+    const pz_cache *v = &kv->view;
+    for (int l = 0; v->data && l < kv->layers; l++)
+        PZ_TRY(kv->api->copy(kv->backend, to + (size_t)l * stride, v->data + (size_t)l * (size_t)v->layer_stride,
+                             v->layer_stride, PZ_COPY_WITHIN, err));
+    return PZ_OK;
+}
+
 /* Makes the pool twice as large (at least 64 pages), moving every layer's part to its new place. */
 static pz_status grow(pz_kv *kv, pz_error *err) {
     pz_cache *v = &kv->view;
@@ -74,12 +83,15 @@ static pz_status grow(pz_kv *kv, pz_error *err) {
     int32_t *list = pz_realloc(kv->free_pages, (size_t)pages, sizeof *list);
     if (!list) return PZ_NOMEM(err);
     kv->free_pages = list;
-    unsigned char *data = pz_aligned_calloc(bytes);
-    if (!data) return pz_fail(err, PZ_E_NOMEM, "out of memory: a latent cache of %zu bytes for %d pages", bytes, pages);
-    if (v->data)
-        for (int l = 0; l < kv->layers; l++)
-            memcpy(data + (size_t)l * stride, v->data + (size_t)l * (size_t)v->layer_stride, (size_t)v->layer_stride);
-    pz_free(v->data);
+    unsigned char *data = NULL;
+    pz_status st = kv->api->alloc(kv->backend, (int64_t)bytes, &data, err);
+    if (st != PZ_OK) return pz_fail_context(err, st, "a latent cache of %d pages", pages);
+    st = move_layers(kv, data, stride, err);
+    if (st != PZ_OK) {
+        kv->api->release(kv->backend, data);
+        return st;
+    }
+    if (v->data) kv->api->release(kv->backend, v->data);
     v->data = data;
     v->layer_stride = (int64_t)stride;
     for (int p = pages - 1; p >= v->n_pages; p--) kv->free_pages[kv->n_free++] = p;

@@ -10,6 +10,8 @@ enum { PZ_PAGE_TOKENS = 16 };
 
 /* Between steps a sequence holds exactly ceil(length / PZ_PAGE_TOKENS) pages. */
 typedef struct pz_kv {
+    const pz_backend_api *api; /* whose memory the pool is */
+    pz_backend *backend;
     pz_cache view; /* what kernels see; changes when the pool grows */
     int layers, max_sequences, context, max_pages;
     int32_t *table; /* view.block_table; -1 where there is no page */
@@ -18,7 +20,8 @@ typedef struct pz_kv {
     int n_free;
 } pz_kv;
 
-pz_status pz_kv_init(pz_kv *kv, pz_dtype dt, int layers, int entry, int max_sequences, int context, pz_error *err);
+pz_status pz_kv_init(pz_kv *kv, const pz_backend_api *api, pz_backend *backend, pz_dtype dt, int layers, int entry,
+                     int max_sequences, int context, pz_error *err);
 void pz_kv_free(pz_kv *kv);
 /* Lowest free number. E_RANGE when all are open. */
 pz_status pz_kv_open(pz_kv *kv, int *seq, pz_error *err);

@@ -8,7 +8,7 @@
 #include "plan/tuned.h"
 #include "prezero/engine.h"
 
-enum { PZ_MAX_BUCKETS = 32 };
+enum { PZ_MAX_BUCKETS = 32, PZ_ENGINE_INPUTS = 3 };
 
 /* A plan and the time its launches took. */
 typedef struct pz_prepared {
@@ -28,15 +28,17 @@ struct pz_engine {
     pz_graph *graph;
     const pz_backend_api *api;
     pz_backend *backend;
+    char device_name[80]; /* "cpu", "cuda:0 (NVIDIA H200)" */
     pz_device device;
     pz_tuned *tuned; /* of the device, NULL: none */
     pz_gate_mode gate;
     int strategy; /* as pz_plan_options */
     bool prezero;
     int max_batch, prefill_chunk, max_rows;
-    int in_ids, in_pos, in_seq; /* parameter numbers of the entry */
-    pz_bucket_set decode;       /* decode steps; prepared when the engine opens */
-    pz_bucket_set prompt;       /* any other step; prepared at first use */
+    int in_ids, in_pos, in_seq;        /* parameter numbers of the entry */
+    int32_t *inputs[PZ_ENGINE_INPUTS]; /* [max_rows] each, by parameter number */
+    pz_bucket_set decode;              /* decode steps; prepared when the engine opens */
+    pz_bucket_set prompt;              /* any other step; prepared at first use */
     pz_kv kv;
     int *pending;         /* [max_sequences] rows of the running step, 0 between steps */
     int *all_rows;        /* 0, 1, 2, ... */
@@ -44,16 +46,18 @@ struct pz_engine {
     int64_t arena_bytes;
     double load_seconds;
     bool timed;
-    bool poison; /* tests: the arena is filled with 0xFF before each step */
+    bool poison; /* tests: the plan's part of the arena is filled with 0xFF before each step */
 };
 
+/* Opens the backend of a device (as pz_engine_options.device) and the device's tuned table. */
+pz_status pz_engine_open_device(pz_engine *e, const char *word, int threads, pz_error *err);
 /* The prepared plan that serves `rows` rows. */
 pz_status pz_engine_prepare(pz_engine *e, int rows, bool decode, pz_prepared **out, pz_error *err);
 /* pz_engine_step with the logits of the `n_pick` rows pick[] only: f32 [n_pick, vocab]. */
 pz_status pz_engine_run(pz_engine *e, const pz_row *rows, int n, const int *pick, int n_pick, float *logits,
                         pz_error *err);
 void pz_bucket_set_init(pz_bucket_set *set, int max_rows);
-void pz_bucket_set_free(pz_bucket_set *set);
+void pz_bucket_set_free(const pz_engine *e, pz_bucket_set *set);
 /* Tests, the negative control: every prepared decode plan's donors fill nothing, while its GEMMs still skip zeroing. */
 void pz_engine_break_fills(pz_engine *e);
 

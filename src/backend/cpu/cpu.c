@@ -97,6 +97,36 @@ static const char *cpu_isa(const pz_backend *b) {
     return b->simd->name;
 }
 
+static const char *cpu_product(const pz_backend *b) {
+    (void)b;
+    return "";
+}
+
+/* ---- memory: the host's ---- */
+static void cpu_memory(const pz_backend *b, int64_t *used, int64_t *total) {
+    (void)b;
+    *used = *total = 0;
+}
+
+static pz_status cpu_alloc(pz_backend *b, int64_t bytes, unsigned char **out, pz_error *err) {
+    (void)b;
+    unsigned char *p = bytes >= 0 ? pz_aligned_calloc((size_t)bytes) : NULL;
+    if (!p) return pz_fail(err, PZ_E_NOMEM, "out of memory: %lld bytes", (long long)bytes);
+    *out = p;
+    return PZ_OK;
+}
+
+static void cpu_release(pz_backend *b, unsigned char *p) {
+    (void)b;
+    pz_free(p);
+}
+
+static pz_status cpu_copy(pz_backend *b, void *dst, const void *src, int64_t bytes, pz_copy kind, pz_error *err) {
+    (void)b, (void)kind, (void)err;
+    memcpy(dst, src, (size_t)bytes);
+    return PZ_OK;
+}
+
 static int64_t cpu_weight_bytes(const pz_backend *b) {
     int64_t sum = 0;
     for (int i = 0; i < b->weights.n; i++) sum += pz_cpu_weight_bytes(&b->weights.at[i]);
@@ -259,11 +289,24 @@ static pz_status check_plan(pz_cpu_run *r, pz_error *err) {
     return grow_scratch(r, err);
 }
 
+static void write_inputs(const pz_plan *plan, const pz_run_args *args) {
+    if (!args->inputs) return;
+    if (args->poison) memset(args->arena, 0xFF, (size_t)plan->arena_bytes);
+    for (int i = 0; i < plan->inputs.n; i++)
+        memcpy(args->arena + plan->places.at[plan->inputs.at[i]].offset, args->inputs[i],
+               (size_t)plan->m * sizeof(int32_t));
+}
+
+static void cpu_forget(pz_backend *b, const pz_plan *plan) {
+    (void)b, (void)plan;
+}
+
 static pz_status cpu_run(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err) {
     pz_cpu_run r = {.b = b, .simd = b->simd, .plan = plan, .arena = args->arena, .cache = args->cache, .m = plan->m};
     r.rope_place = -1;
     if (plan->m < 1) return pz_fail(err, PZ_E_INVAL, "cpu: a plan of %d rows", plan->m);
     PZ_TRY(check_plan(&r, err));
+    write_inputs(plan, args);
     for (int i = 0; i < plan->launches.n; i++) {
         const pz_launch *l = &plan->launches.at[i];
         int64_t start = args->launch_ns ? pz_now_ns() : 0;
@@ -297,9 +340,15 @@ const pz_backend_api *pz_backend_cpu(void) {
         .close = cpu_close,
         .device = cpu_device,
         .isa = cpu_isa,
+        .product = cpu_product,
+        .memory = cpu_memory,
         .load = pz_cpu_load,
         .weight_bytes = cpu_weight_bytes,
+        .alloc = cpu_alloc,
+        .release = cpu_release,
+        .copy = cpu_copy,
         .run = cpu_run,
+        .forget = cpu_forget,
         .read = cpu_read,
     };
     return &api;
