@@ -170,7 +170,6 @@ typedef struct pz_compare_result {
     pz_compare_op *ops;
     int n_ops;
 } pz_compare_result;
-typedef void (*pz_progress_fn)(void *user, int done, int total);
 /* Runs `steps` interleaved decode steps of both engines (same checkpoint) at each batch size. */
 PZ_API pz_status pz_compare(pz_engine *a, pz_engine *b, const int *batches, int n_batches, int steps,
                             pz_progress_fn progress, void *user, pz_compare_result *result, pz_error *err);

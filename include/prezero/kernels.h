@@ -170,6 +170,112 @@ typedef struct pz_norm_args {
 } pz_norm_args;
 PZ_API pz_status pz_rms_norm(const pz_norm_args *args, pz_error *err);
 
+/* ---- measuring ---- */
+/* GEMMs and norms as they run in a decode step. One graph is captured of a chain [norm, GEMM], [norm, GEMM], ... in
+ * which every GEMM has a weight of its own, so that no weight is found in the L2 cache, and every norm has an input of
+ * its own. The time of a pair is that of the graph over the number of pairs; the time of a GEMM is that of the pair
+ * minus the time of a plain norm (no rider, no x_norm, launched normally) in a chain of norms alone. So a GEMM pays for
+ * the rider that it needs, for x_norm, and for its launch, and is credited with what it hides under the norm.
+ *
+ * The cases of one call take turns: in each round every case is sampled once, in an order that changes from round to
+ * round, and its samples are paired with the others of that round. Before it is timed, a case starts from outputs that
+ * are poisoned and is replayed, and its outputs are compared with a GEMM in f64.
+ *
+ * These functions allocate device memory, take seconds, and want the device for themselves. Threads: one at a time per
+ * device. Errors of the call: E_INVAL names the field; E_UNSUPPORTED says why there is no GPU; E_NOMEM how much was
+ * asked for. What goes wrong with one case is said in that case, and the others are measured. */
+enum { PZ_MEASURE_MAX_ROUNDS = 64, PZ_MEASURE_MAX_CASES = 256, PZ_MEASURE_BEST = -1 };
+
+/* A sample per round and what follows from them: the median and its 95 % confidence interval, from order statistics.
+ * With fewer than 6 samples there is no such interval: lo and hi are then the smallest and the largest sample. */
+typedef struct pz_measure_times {
+    int n;
+    double us, lo, hi;
+    double samples[PZ_MEASURE_MAX_ROUNDS]; /* by round */
+} pz_measure_times;
+
+/* The paired difference b - a of two cases of one call. E_INVAL unless both have the same number of samples, 1 or more.
+ */
+PZ_API pz_status pz_measure_difference(const pz_measure_times *a, const pz_measure_times *b, pz_measure_times *out,
+                                       pz_error *err);
+
+/* Zero-initialise, then set `size`. */
+typedef struct pz_measure_spec {
+    size_t size;
+    int device;       /* number of the GPU */
+    int m, n, k;      /* k: a multiple of 16, at most 16384, the width of the norm */
+    int copies;       /* weights; 0: at least 24, and more than four times the L2 cache */
+    int rounds;       /* samples a case, at most PZ_MEASURE_MAX_ROUNDS; 0: 7 */
+    double sample_us; /* a sample is the mean over as many replays as last this long; 0: 1000 */
+    uint64_t seed;    /* of the data and of the order of the cases */
+    int unchecked;    /* 1: results are not compared with the reference (for profilers) */
+} pz_measure_spec;
+
+/* One case: what is launched (zero-initialise, then set), and what came out. */
+typedef struct pz_measure_case {
+    pz_accum accum; /* family CUBLASLT: the type of the output, BF16 or F32 */
+    pz_strategy strategy;
+    /* Family DEFAULT: as the library would choose; with stages PZ_MEASURE_BEST the fastest in a short run of the
+     * geometries that the cost model ranks first. CUBLASLT: stages is the number of the heuristic, PZ_MEASURE_BEST the
+     * fastest of all heuristics in a short run. */
+    pz_gemm_config config;
+    int serial; /* 1: norm and GEMM start when the kernel before has ended; 0: programmatic dependent launch. cuBLASLt
+                   is always serial */
+
+    /* Results. */
+    pz_status status;      /* OK; E_UNSUPPORTED and E_INVAL: does not fit; E_VERIFY: wrong result, so not timed */
+    char message[200];     /* of a status that is not OK, else "" */
+    pz_gemm_config used;   /* config, with what was chosen */
+    int tried;             /* geometries or heuristics of the short run, 0 if there was none */
+    char name[80];         /* "skinny tile_n 64, split 4, ...", the algorithm of cuBLASLt */
+    pz_measure_times gemm; /* us of the pair minus the plain norm */
+    pz_measure_times pair; /* us of the pair */
+    double bytes;          /* x, w and y, once each */
+    double gbs;            /* bytes / gemm.us, in 10^9 bytes a second */
+    double max_error;      /* largest |y - reference| over the root mean square of the reference; unchecked: 0 */
+} pz_measure_case;
+
+/* Measures n_cases cases. norm, if not NULL, receives the times of the plain norm. */
+PZ_API pz_status pz_measure_gemm(const pz_measure_spec *spec, pz_measure_case *cases, int n_cases,
+                                 pz_measure_times *norm, pz_progress_fn progress, void *user, pz_error *err);
+
+/* Zero-initialise, then set `size`. */
+typedef struct pz_measure_norm_spec {
+    size_t size;
+    int device, m, hidden;
+    int copies; /* norms in the chain, 0: 32 */
+    int rounds; /* as in pz_measure_spec */
+    double sample_us;
+    uint64_t seed;
+} pz_measure_norm_spec;
+
+/* A chain of add + RMSNorm with a rider. */
+typedef struct pz_measure_norm_case {
+    size_t zero_bytes; /* a multiple of 16; 0: no rider */
+    int late;          /* as in pz_norm_args */
+    int serial;        /* as in pz_measure_case */
+    int x_norm;        /* 1: written */
+
+    pz_status status; /* E_VERIFY: the rider left bytes that are not zero, or wrote beyond its range */
+    char message[200];
+    pz_measure_times norm;  /* us of one norm */
+    pz_measure_times added; /* minus the norm without rider and x_norm of the same `serial` */
+} pz_measure_norm_case;
+
+PZ_API pz_status pz_measure_norm(const pz_measure_norm_spec *spec, pz_measure_norm_case *cases, int n_cases,
+                                 pz_progress_fn progress, void *user, pz_error *err);
+
+/* The device, for reports. */
+typedef struct pz_measure_device {
+    char product[64];    /* "NVIDIA H200" */
+    int units, sm;       /* SMs; 90 for compute capability 9.0 */
+    int driver, runtime; /* 13000 for CUDA 13.0 */
+    int64_t cublaslt;    /* version, 0: built without it */
+    int64_t l2_bytes, memory_bytes;
+    double copy_gbs; /* a copy within the device's memory, bytes read and written, 10^9 a second; the best of 20 */
+} pz_measure_device;
+PZ_API pz_status pz_measure_get_device(int device, pz_measure_device *out, pz_error *err);
+
 #ifdef __cplusplus
 }
 #endif

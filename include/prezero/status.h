@@ -53,6 +53,9 @@ PZ_API const char *pz_status_name(pz_status status);
 /* "MAJOR.MINOR.PATCH". Static string. */
 PZ_API const char *pz_version(void);
 
+/* Called by functions that take long, from the thread that called them: `done` of `total` units of work are done. */
+typedef void (*pz_progress_fn)(void *user, int done, int total);
+
 /* Releases a string or array that the library returned to the caller. NULL is allowed. */
 PZ_API void pz_free(void *p);
 

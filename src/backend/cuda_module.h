@@ -19,6 +19,12 @@ typedef struct pz_cuda_module {
     pz_status (*gemm_workspace)(const pz_gemm_args *args, size_t *bytes, pz_error *err);
     pz_status (*weight_norms)(const void *w, int64_t ldw, int n, int k, float *w_norm, void *stream, pz_error *err);
     pz_status (*rms_norm)(const pz_norm_args *args, pz_error *err);
+    /* pz_measure_*: checked arguments without defaults left, results without statistics (samples alone). */
+    pz_status (*measure_gemm)(const pz_measure_spec *spec, pz_measure_case *cases, int n_cases, pz_measure_times *norm,
+                              pz_progress_fn progress, void *user, pz_error *err);
+    pz_status (*measure_norm)(const pz_measure_norm_spec *spec, pz_measure_norm_case *cases, int n_cases,
+                              pz_progress_fn progress, void *user, pz_error *err);
+    pz_status (*measure_device)(int device, pz_measure_device *out, pz_error *err);
 } pz_cuda_module;
 
 #define PZ_CUDA_MODULE_FILE "libprezero_cuda.so"
