@@ -175,6 +175,37 @@ PZ_API pz_status pz_compare(pz_engine *a, pz_engine *b, const int *batches, int 
                             pz_progress_fn progress, void *user, pz_compare_result *result, pz_error *err);
 PZ_API void pz_compare_result_free(pz_compare_result *result);
 
+/* What is tuned, and where to. Zero-initialise, then set `size`; 0 or NULL means the default given. */
+typedef struct pz_tune_options {
+    size_t size;
+    const char *model;  /* directory with a config.json: the GEMMs of its decode graph; weights are not read */
+    int tp;             /* tensor-parallel ranks of that graph; default 1 */
+    const char *shapes; /* instead of a model: "2112,7168;384,7168", each N,K of a GEMM y[m,N] = x[m,K] w[N,K]^T */
+    int accums; /* accumulators, bit 1 << PZ_ACCUM_x each; default FIXED. Where a model's GEMM cannot have FIXED,
+                   as nothing gives it x_norm, it is F32 */
+    const int *batches; /* rows of the steps; default 1, 2, 4, ..., 128 */
+    int n_batches;
+    int device;       /* number of the GPU */
+    const char *path; /* of the table; default tuned/DEVICE.json. Rows of the file for other shapes and batches stay */
+    int resume;       /* 1: rows that the file has are not measured again */
+    int quick;        /* 1: fewer candidates, shorter measurements */
+    const char *command;     /* what was typed, for the table's header */
+    pz_progress_fn progress; /* done and total are hundredths of rows */
+    void *user;
+} pz_tune_options;
+typedef struct pz_tune_result {
+    char *path, *summary; /* where the table is; a text table of what was chosen */
+    int rows, kept;       /* measured; there already */
+    int failed;           /* shapes and batches for which no launch works */
+    int wrong;            /* launches that gave a wrong result and were refused */
+    int stale;            /* rows of the file for another device or version of the kernels, dropped */
+} pz_tune_result;
+/* Measures, for each GEMM and number of rows, which kernel, geometry and zero-init strategy is the fastest, with and
+ * without a zeroed output, fits the gate's constants, and writes the table after every row, beside the file first.
+ * E_UNSUPPORTED without a GPU; E_FORMAT for a file that is no table. */
+PZ_API pz_status pz_tune(const pz_tune_options *opts, pz_tune_result *result, pz_error *err);
+PZ_API void pz_tune_result_free(pz_tune_result *result);
+
 typedef struct pz_eval_item {
     char *question, *expected, *output, *answer; /* answer: what follows the last "####" of output, trimmed */
     int correct;
