@@ -221,6 +221,7 @@ typedef struct pz_measure_case {
     pz_gemm_config config;
     int serial; /* 1: norm and GEMM start when the kernel before has ended; 0: programmatic dependent launch. cuBLASLt
                    is always serial */
+    int late;   /* PREZERO: as in pz_norm_args */
 
     /* Results. */
     pz_status status;      /* OK; E_UNSUPPORTED and E_INVAL: does not fit; E_VERIFY: wrong result, so not timed */

@@ -3,6 +3,7 @@
 #include "backend/cuda_module.h"
 
 #include "backend/cuda/gemm/gemm.h"
+#include "backend/cuda/measure/measure.h"
 #include "backend/cuda/norm/norm.h"
 #include "backend/cuda/state.h"
 
@@ -15,4 +16,7 @@ const pz_cuda_module pz_cuda_module_table = {
     .gemm_workspace = pz_cuda_gemm_workspace,
     .weight_norms = pz_cuda_weight_norms,
     .rms_norm = pz_cuda_rms_norm,
+    .measure_gemm = pz_cuda_measure_gemm,
+    .measure_norm = pz_cuda_measure_norm,
+    .measure_device = pz_cuda_measure_device,
 };
