@@ -9,9 +9,9 @@ cf=$(command -v clang-format-$want || command -v clang-format || true)
 if [ -z "$cf" ]; then echo "format: clang-format is not installed" >&2; exit 1; fi
 list() {
   if [ -e .git ] && command -v git >/dev/null; then
-    git ls-files -co --exclude-standard '*.c' '*.h' '*.cpp'
+    git ls-files -co --exclude-standard '*.c' '*.h' '*.cpp' '*.cu' '*.cuh'
   else
-    find src include cli tests bench -name '*.[ch]' -o -name '*.cpp'
+    find src include cli tests bench -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
   fi
 }
 mapfile -t files < <(list)

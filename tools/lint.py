@@ -120,7 +120,7 @@ def check_spdx(path, text):
 
 
 def is_c(path):
-    return path.startswith(tuple(d + "/" for d in C_FILES)) and path.endswith((".c", ".h", ".def"))
+    return path.startswith(tuple(d + "/" for d in C_FILES)) and path.endswith((".c", ".h", ".def", ".cu", ".cuh"))
 
 
 def has_spdx(path):
@@ -133,7 +133,8 @@ LONG = "static void f(void) {\n" + "    g();\n" * MAX_FUNCTION + "}\n"
 RULES = {
     "include-direction": (
         is_c, check_includes,
-        [("src/ir/a.c", '#include "plan/plan.h"\n'), ("src/pass/a.c", '#include "plan/plan.h"\n'),
+        [("src/ir/a.c", '#include "plan/plan.h"\n'), ("src/backend/cuda/a.cu", '#include "engine/session.h"\n'),
+         ("src/pass/a.c", '#include "plan/plan.h"\n'),
          ("src/base/a.c", '#include "ir/ir.h"\n'), ("src/plan/a.c", '# include "backend/backend.h"\n'),
          ("src/backend/cpu/a.c", '#include "engine/session.h"\n'), ("cli/a.c", '#include "base/base.h"\n'),
          ("src/ir/a.c", '#include "../plan/plan.h"\n'), ("include/prezero/a.h", '#include "base/base.h"\n')],
@@ -153,7 +154,7 @@ RULES = {
         [("src/base/knobs.c", 'getenv("A");\n'), ("src/a.c", "/* getenv */ my_getenv(1);\n")]),
     "quiet-library": (
         is_c, check_quiet,
-        [("src/a.c", 'printf("x");\n'), ("src/a.c", "if (x) abort();\n"), ("src/a.c", "fprintf (stderr, x);\n")],
+        [("src/a.c", 'printf("x");\n'), ("src/backend/cuda/a.cuh", "if (x) abort();\n"), ("src/a.c", "fprintf (stderr, x);\n")],
         [("src/a.c", 'snprintf(b, n, "printf(");\nvsnprintf(b);\npz_exit(1);\n'), ("cli/a.c", 'printf("x");\n')]),
     "allocation": (
         is_c, check_allocation,

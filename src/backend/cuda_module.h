@@ -5,11 +5,8 @@
 
 #include "backend/backend.h"
 
-/* One more for each change of this table, of pz_backend_api or of a struct that either passes. */
-enum { PZ_CUDA_ABI = 1 };
-
 typedef struct pz_cuda_module {
-    int abi;             /* PZ_CUDA_ABI; the only field that is read before it is compared */
+    int abi;             /* PZ_CUDA_ABI; read and compared before any other field */
     const char *version; /* pz_version of the build; another version's module is refused */
     /* E_UNSUPPORTED unless there are a driver and a device of an architecture that was built. */
     pz_status (*probe)(pz_error *err);
@@ -26,6 +23,13 @@ typedef struct pz_cuda_module {
                               pz_progress_fn progress, void *user, pz_error *err);
     pz_status (*measure_device)(int device, pz_measure_device *out, pz_error *err);
 } pz_cuda_module;
+
+/* Made of the sizes of all that passes between the two, so that builds of different sources do not match. */
+#define PZ_CUDA_ABI                                                                                             \
+    ((int)(sizeof(pz_cuda_module) + 3 * sizeof(pz_backend_api) + 5 * sizeof(pz_backend_options) +               \
+           7 * sizeof(pz_run_args) + 11 * sizeof(pz_cache) + 13 * sizeof(pz_plan) + 17 * sizeof(pz_launch) +    \
+           19 * sizeof(pz_place) + 23 * sizeof(pz_fill) + 29 * sizeof(pz_slice) + 31 * sizeof(pz_host_weight) + \
+           37 * sizeof(pz_device) + 41 * sizeof(pz_gemm_args) + 43 * sizeof(pz_norm_args) + 47 * (size_t)PZ_OP_COUNT))
 
 #define PZ_CUDA_MODULE_FILE "libprezero_cuda.so"
 #define PZ_CUDA_MODULE_SYMBOL "pz_cuda_module_table"
