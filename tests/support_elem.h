@@ -439,7 +439,7 @@ ELEM_FN void elem_tick_at(const elem_tick *p, int64_t i) {
     *p->counter += (unsigned long long)(i + 1);
 }
 
-/* Every kind of work: name, number of the work's element function and parameter struct. */
+/* Every kind of work: name, of the function elem_NAME_at too, and struct of parameters. */
 #define ELEM_WORKS(X)            \
     X(fill, elem_fill)           \
     X(pattern, elem_pattern)     \
@@ -456,5 +456,11 @@ ELEM_FN void elem_tick_at(const elem_tick *p, int64_t i) {
     X(advance, elem_advance)     \
     X(expect, elem_expect)       \
     X(tick, elem_tick)
+
+typedef enum lab_work {
+#define LAB_WORK(name, params) LAB_##name,
+    ELEM_WORKS(LAB_WORK)
+#undef LAB_WORK
+} lab_work;
 
 #endif

@@ -10,12 +10,6 @@
 #include "base/rng.h"
 #include "support_elem.h"
 
-typedef enum lab_work {
-#define LAB_WORK(name, params) LAB_##name,
-    ELEM_WORKS(LAB_WORK)
-#undef LAB_WORK
-} lab_work;
-
 typedef struct lab lab;
 typedef void (*lab_record_fn)(void *arg, void *stream);
 typedef struct lab_graph lab_graph;

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fixed-point accumulator gives a row the same bits in every run, geometry, strategy and batch. */
+#include "lab.h"
+
+LAB_TEST(test_repeat, suite_fixed_repeat(&l))
+LAB_TEST(test_configs, suite_fixed_configs(&l))
+LAB_TEST(test_batches, suite_fixed_batches(&l))
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {lab_test(test_repeat), lab_test(test_configs), lab_test(test_batches)};
+    return lab_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}
