@@ -16,7 +16,8 @@ typedef struct lab_graph lab_graph;
 
 /* Every function but those of the kernels under test ends the test where it cannot do its work. */
 struct lab {
-    bool small; /* few and small shapes, for sanitizers and fakes */
+    bool small; /* small shapes, for sanitizers and fakes */
+    bool few;   /* and no more data than it takes to launch every kernel in every way: for sanitizers */
     bool quiet; /* a fault is expected: no word about it, and nothing more to do once it is found */
     long faults;
     void *(*alloc)(lab *l, size_t bytes);

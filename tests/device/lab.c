@@ -106,6 +106,7 @@ bool lab_small(void) {
 
 void lab_gpu(lab *l) {
     *l = (lab){.small = small,
+               .few = small,
                .alloc = gpu_alloc,
                .release = gpu_release,
                .put = gpu_put,
