@@ -35,6 +35,9 @@ static pz_status count_devices(int *n, pz_error *err) {
     cudaError_t code = cudaGetDeviceCount(n);
     if (code == cudaSuccess && *n > 0) return PZ_OK;
     cudaGetLastError();
+    int driver = 0;
+    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+        return pz_fail(err, PZ_E_UNSUPPORTED, "no GPU: NVIDIA's driver is not installed here");
     return pz_fail(err, PZ_E_UNSUPPORTED, "no GPU: %s",
                    code == cudaSuccess ? "the driver shows no device" : cudaGetErrorString(code));
 }
