@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bits of a sequence's logits depend on its tokens alone: not on prezero, the gate, the threads, the neighbours in
  * the batch, the run, or what the memory held before. */
-#include "support_engine.h"
+#include "support_logits.h"
 
 #include <stdio.h>
-
-enum { PROMPT = 10, STEPS = 4, ROWS = PROMPT + STEPS, OTHERS = 15, PLACE = 7 };
-enum { BYTES = ROWS * SUPPORT_VOCAB * (int)sizeof(float) };
 
 /* One engine's way of serving the sequence. */
 typedef struct variant {
@@ -16,56 +13,10 @@ typedef struct variant {
     bool poison;
 } variant;
 
-static void open_others(pz_engine *e, int *seq) {
-    pz_error err;
-    int32_t ids[32];
-    for (int i = 0; i < OTHERS; i++) {
-        int n = 1 + (i * 5) % 23;
-        support_ids(100 + (uint64_t)i, SUPPORT_VOCAB, ids, n);
-        seq[i] = support_seq(e);
-        assert_ok(pz_engine_prefill(e, seq[i], ids, (size_t)n, 0, NULL, &err), &err);
-    }
-}
-
-/* Decode steps of the sequence `own`, alone or as row PLACE among the others. */
-static void decode(pz_engine *e, int own, const int *others, const int32_t *ids, float *logits) {
-    pz_error err;
-    pz_row rows[OTHERS + 1];
-    int n = others ? OTHERS + 1 : 1, place = others ? PLACE : 0;
-    float *all = pz_calloc((size_t)n * SUPPORT_VOCAB, sizeof *all);
-    assert_non_null(all);
-    for (int s = 0; s < STEPS; s++) {
-        int32_t tokens[OTHERS + 1];
-        support_ids(900 + (uint64_t)s, SUPPORT_VOCAB, tokens, n);
-        for (int i = 0, o = 0; i < n; i++)
-            rows[i] = i == place ? (pz_row){own, ids[s]} : (pz_row){others[o++], tokens[i]};
-        assert_ok(pz_engine_step(e, rows, n, all, &err), &err);
-        memcpy(logits + (size_t)s * SUPPORT_VOCAB, all + (size_t)place * SUPPORT_VOCAB, SUPPORT_VOCAB * sizeof(float));
-    }
-    pz_free(all);
-}
-
-/* f32 [ROWS, SUPPORT_VOCAB] of the one sequence that all variants serve. */
-static float *serve(pz_engine *e, bool others) {
-    pz_error err;
-    int32_t ids[ROWS];
-    int seq[OTHERS];
-    float *logits = pz_calloc(1, BYTES);
-    assert_non_null(logits);
-    support_ids(1, SUPPORT_VOCAB, ids, ROWS);
-    if (others) open_others(e, seq);
-    int own = support_seq(e);
-    assert_ok(pz_engine_prefill(e, own, ids, PROMPT, 1, logits, &err), &err);
-    decode(e, own, others ? seq : NULL, ids + PROMPT, logits + PROMPT * SUPPORT_VOCAB);
-    pz_seq_close(e, own);
-    for (int i = 0; others && i < OTHERS; i++) pz_seq_close(e, seq[i]);
-    return logits;
-}
-
 static float *serve_variant(const char *dir, const variant *v) {
     pz_engine *e = support_engine(dir, v->options);
     e->poison = v->poison;
-    float *logits = serve(e, v->others);
+    float *logits = support_serve(e, v->others);
     pz_engine_close(e);
     return logits;
 }
@@ -114,7 +65,7 @@ static void check_fixed(const char *dir, pz_act act) {
         variant v = variants[i];
         v.options.act = act;
         float *got = serve_variant(dir, &v);
-        if (memcmp(got, want, BYTES) != 0) fail_msg("%s: other bits than off with one thread", v.name);
+        if (memcmp(got, want, SERVE_BYTES) != 0) fail_msg("%s: other bits than off with one thread", v.name);
         pz_free(got);
     }
     pz_free(want);
@@ -139,10 +90,10 @@ static void test_fixed_bf16_bf16(void **state) {
 static void test_five_runs(void **state) {
     (void)state;
     pz_engine *e = support_engine(SUPPORT_MXFP4, (pz_engine_options){ON, .threads = 3, .gate = "open"});
-    float *want = serve(e, false);
+    float *want = support_serve(e, false);
     for (int run = 1; run < 5; run++) {
-        float *got = serve(e, run % 2);
-        assert_memory_equal(got, want, BYTES);
+        float *got = support_serve(e, run % 2);
+        assert_memory_equal(got, want, SERVE_BYTES);
         pz_free(got);
     }
     pz_free(want);
@@ -156,7 +107,7 @@ static void test_unsplit(void **state) {
     variant a = {"none", {.threads = 1, .strategy = "none"}, false, true};
     variant b = {"none", {.threads = 3, .strategy = "none", .prefill_chunk = 5}, true, true};
     float *x = serve_variant(SUPPORT_MXFP4, &a), *y = serve_variant(SUPPORT_MXFP4, &b);
-    assert_memory_equal(x, y, BYTES);
+    assert_memory_equal(x, y, SERVE_BYTES);
     pz_free(x);
     pz_free(y);
 }
@@ -168,8 +119,8 @@ static void check_rounding_accumulator(pz_accum accum) {
     variant on = {"on", {ON, .threads = 1, .gate = "open", .accum = accum}, false, true};
     float *a = serve_variant(SUPPORT_MXFP4, &off), *b = serve_variant(SUPPORT_MXFP4, &off);
     float *c = serve_variant(SUPPORT_MXFP4, &on);
-    assert_memory_equal(a, b, BYTES);
-    assert_memory_equal(a, c, BYTES);
+    assert_memory_equal(a, b, SERVE_BYTES);
+    assert_memory_equal(a, c, SERVE_BYTES);
     pz_free(a);
     pz_free(b);
     pz_free(c);
@@ -212,11 +163,11 @@ static void test_without_fills_it_is_wrong(void **state) {
     (void)state;
     pz_engine *e = support_engine(SUPPORT_MXFP4, (pz_engine_options){ON, .threads = 2, .gate = "open"});
     e->poison = true;
-    float *good = serve(e, false);
+    float *good = support_serve(e, false);
     pz_engine_break_fills(e);
-    float *bad = serve(e, false);
-    assert_memory_equal(good, bad, PROMPT * SUPPORT_VOCAB * sizeof(float)); /* the prompt has no riders */
-    for (int s = PROMPT; s < ROWS; s++)
+    float *bad = support_serve(e, false);
+    assert_memory_equal(good, bad, SERVE_PROMPT * SUPPORT_VOCAB * sizeof(float)); /* the prompt has no riders */
+    for (int s = SERVE_PROMPT; s < SERVE_ROWS; s++)
         assert_memory_not_equal(good + s * SUPPORT_VOCAB, bad + s * SUPPORT_VOCAB, SUPPORT_VOCAB * sizeof(float));
     pz_free(good);
     pz_free(bad);

@@ -1,69 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logits against those of transformers for the same checkpoints. */
-#include "support_engine.h"
-
-#include <math.h>
-
-/* Largest and root mean square difference from the reference over all sequences. */
-typedef struct distance {
-    double max, sum, n;
-} distance;
-
-static double rms(distance d) {
-    return sqrt(d.sum / d.n);
-}
-
-static void add_distance(distance *d, const float *a, const float *b, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        double diff = fabs((double)a[i] - (double)b[i]);
-        assert_true(isfinite(diff));
-        if (diff > d->max) d->max = diff;
-        d->sum += diff * diff;
-    }
-    d->n += (double)n;
-}
-
-static float *prefill(pz_engine *e, const int32_t *ids, int n) {
-    pz_error err;
-    int seq = support_seq(e);
-    float *logits = pz_calloc((size_t)n * SUPPORT_VOCAB, sizeof *logits);
-    assert_non_null(logits);
-    assert_ok(pz_engine_prefill(e, seq, ids, (size_t)n, 1, logits, &err), &err);
-    pz_seq_close(e, seq);
-    return logits;
-}
-
-static distance engine_distance(const char *dir, pz_engine_options o, const support_reference *r) {
-    pz_engine *e = support_engine(dir, o);
-    distance d = {0};
-    for (int i = 0; i < SUPPORT_REFERENCES; i++) {
-        float *logits = prefill(e, r->ids[i], r->n[i]);
-        add_distance(&d, logits, r->logits[i], (size_t)r->n[i] * SUPPORT_VOCAB);
-        pz_free(logits);
-    }
-    pz_engine_close(e);
-    return d;
-}
+#include "support_logits.h"
 
 static void check_model(const char *dir, const char *fp32_name, const char *bf16_name) {
     support_reference fp32, bf16;
     support_reference_open(fp32_name, &fp32);
     support_reference_open(bf16_name, &bf16);
-    distance own = {0};
+    support_distance own = {0};
     for (int i = 0; i < SUPPORT_REFERENCES; i++)
-        add_distance(&own, bf16.logits[i], fp32.logits[i], (size_t)fp32.n[i] * SUPPORT_VOCAB);
+        support_distance_add(&own, bf16.logits[i], fp32.logits[i], (size_t)fp32.n[i] * SUPPORT_VOCAB);
     for (int accum = PZ_ACCUM_FIXED; accum <= PZ_ACCUM_F32; accum++)
         for (int prezero = 0; prezero < 2; prezero++) {
             pz_engine_options o = {.accum = (pz_accum)accum, .act = PZ_ACT_F32, .prezero = prezero};
-            distance d = engine_distance(dir, o, &fp32);
+            support_distance d = support_engine_distance(dir, o, &fp32);
             print_message("%s f32 accum %s prezero %d: max %.3g rms %.3g\n", fp32_name, pz_accum_text(o.accum), prezero,
-                          d.max, rms(d));
+                          d.max, support_rms(d));
             assert_true(d.max <= 1e-3);
             o.act = PZ_ACT_BF16;
-            d = engine_distance(dir, o, &fp32);
+            d = support_engine_distance(dir, o, &fp32);
             print_message("%s bf16 accum %s prezero %d: max %.3g rms %.3g (transformers bf16: max %.3g rms %.3g)\n",
-                          fp32_name, pz_accum_text(o.accum), prezero, d.max, rms(d), own.max, rms(own));
-            assert_true(rms(d) <= 1.5 * rms(own));
+                          fp32_name, pz_accum_text(o.accum), prezero, d.max, support_rms(d), own.max, support_rms(own));
+            assert_true(support_rms(d) <= 1.5 * support_rms(own));
             assert_true(d.max <= 1.5 * own.max);
         }
     support_reference_close(&fp32);
@@ -85,7 +42,7 @@ static void test_checkpoints_differ(void **state) {
     (void)state;
     support_reference fp32;
     support_reference_open("ref_fp32", &fp32);
-    distance d = engine_distance(SUPPORT_MXFP4, (pz_engine_options){.act = PZ_ACT_F32}, &fp32);
+    support_distance d = support_engine_distance(SUPPORT_MXFP4, (pz_engine_options){.act = PZ_ACT_F32}, &fp32);
     assert_true(d.max > 1e-2);
     support_reference_close(&fp32);
 }
@@ -98,7 +55,7 @@ static void check_chunks(pz_act act) {
     for (int c = 0; c < 3; c++) {
         pz_engine *e = support_engine(SUPPORT_MXFP4, (pz_engine_options){.act = act, .prefill_chunk = chunks[c]});
         for (int i = 0; i < SUPPORT_REFERENCES; i++) {
-            float *logits = prefill(e, r.ids[i], r.n[i]);
+            float *logits = support_prefill(e, r.ids[i], r.n[i]);
             if (c == 0) {
                 first[i] = logits;
                 continue;
@@ -131,7 +88,7 @@ static void test_last_only(void **state) {
     float last[SUPPORT_VOCAB];
     support_ids(3, SUPPORT_VOCAB, ids, 20);
     pz_engine *e = support_engine(SUPPORT_MXFP4, (pz_engine_options){.prefill_chunk = 8});
-    float *all = prefill(e, ids, 20);
+    float *all = support_prefill(e, ids, 20);
     int seq = support_seq(e);
     assert_ok(pz_engine_prefill(e, seq, ids, 20, 0, last, &err), &err);
     assert_memory_equal(last, all + 19 * SUPPORT_VOCAB, sizeof last);
