@@ -117,8 +117,8 @@ static json_t *json_file(const char *path) {
 }
 
 /* ---- usage ---- */
-static const char *const commands[] = {"run", "compare", "eval",  "logits", "explain",
-                                       "opt", "passes",  "knobs", "ops",    "version"};
+static const char *const commands[] = {"run",    "compare", "eval", "logits",  "explain", "opt",
+                                       "passes", "knobs",   "ops",  "version", "tune"};
 
 static void test_help(void **state) {
     (void)state;
@@ -210,6 +210,10 @@ static void test_bad_values(void **state) {
     REFUSED(RUN("explain", MODEL, "--batch", "0"), 2, "1 to 65536");
     REFUSED(RUN("compare", MODEL, "--steps", "2"), 2, "6 to 100000");
     REFUSED(RUN("eval", MODEL, "--limit", "-1"), 2, "--limit");
+    REFUSED(RUN("tune", MODEL, "--shapes", "64,256"), 2, "MODEL and --shapes");
+    REFUSED(RUN("tune", MODEL, "--accum", "fixed,"), 2, "\"fixed,\"");
+    REFUSED(RUN("tune", MODEL, "--accum", "fixed;f32"), 2, "separated by commas");
+    REFUSED(RUN("tune", MODEL, "--batches", "0"), 2, "1 to 65536");
 }
 
 /* ---- bad input that the library refuses ---- */
@@ -360,6 +364,9 @@ static void test_unwritable(void **state) {
     REFUSED(RUN("run", MODEL, "--prompt", "a", "--json", "/nonexistent/x"), 1, "/nonexistent");
     REFUSED(RUN("compare", MODEL, "--html", "/nonexistent/x"), 1, "/nonexistent");
     REFUSED(RUN("explain", MODEL, "--dot", out), 1, "is a directory");
+    REFUSED(RUN("tune", MODEL, "--out", "/nonexistent/x"), 1, "/nonexistent");
+    REFUSED(RUN("tune", "/nonexistent"), 1, "expected a model directory");
+    REFUSED(RUN("tune", "--shapes", "64,255"), 1, "\"64,255\"", "multiple of 16");
     REFUSED(RUN_IN("func @f(", "opt", "-", "-o", file), 1, "standard input");
     REFUSED(RUN("knobs", "--json", "/nonexistent/x"), 1, "/nonexistent");
     assert_int_equal(support_count_entries(out), 0);
@@ -489,6 +496,7 @@ static void test_explain(void **state) {
     } cases[] = {{CONFIGS "/kimi-k2", "4", "qkv_a | q_b | o_proj"},
                  {CONFIGS "/kimi-k2.5", "4", "qkv_a | q_b | o_proj"},
                  {CONFIGS "/deepseek-v3", "1", "quantized weights (fp8)"}};
+    setenv("PREZERO_TUNED", "none", 1); /* what is built in changes with every run of the tuner */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         result r = RUN("explain", cases[i].dir, "--tp", cases[i].tp, "--batch", "16", "--json", in_dir("explain.json"),
                        "--dot", in_dir("explain.dot"));
@@ -508,6 +516,7 @@ static void test_explain(void **state) {
         release(&only);
         release(&r);
     }
+    unsetenv("PREZERO_TUNED");
     result plain = RUN("explain", MODEL, "--batch", "4,16", "--device", "cpu", "--units", "2"),
            more = RUN("explain", MODEL, "--batch", "4,16", "--device", "cpu", "--units", "2", "--plan", "--graph");
     assert_contains(plain.out, "m = 16");

@@ -4,7 +4,9 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "plan/tuned.h"
 #include "prezero/graph.h"
+#include "prezero/kernels.h"
 
 static pz_graph *config_graph(const char *dir, int tp) {
     pz_graph *g;
@@ -192,6 +194,78 @@ static void test_cpu(void **state) {
     pz_graph_free(g);
 }
 
+/* Launches and times come from a tuned table, and it is said which. */
+static void test_tuned(void **state) {
+    (void)state;
+    char *dir = support_tmp_dir(), *path = support_path(dir, "t.json");
+    pz_device d;
+    pz_tuned *t;
+    pz_error err;
+    assert_ok(pz_device_find("h200", 0, &d, &err), &err);
+    assert_ok(pz_tuned_new(&d, "", &t, &err), &err);
+    pz_gemm_config skinny = {.tile_n = 16, .split = 2, .family = PZ_GEMM_SKINNY, .warps = 4, .stages = 2, .depth = 4};
+    pz_tuned_row r = {.shape = {704, 256, PZ_DT_BF16, PZ_ACCUM_FIXED, 8},
+                      .on = {PZ_ZERO_PREZERO, skinny, 2.5, 0.01},
+                      .off = {PZ_ZERO_REDUCE, skinny, 3.75, 0.01}};
+    assert_ok(pz_tuned_put(t, &r, &err), &err);
+    t->gate.norm_base = 7;
+    t->gate.norm_row = 0;
+    assert_ok(pz_tuned_save(t, path, &err), &err);
+    assert_int_equal(setenv("PREZERO_TUNED", path, 1), 0);
+    pz_graph *g = support_graph(support_layer_text);
+    static const int batches[] = {5, 9};
+    pz_explain_options o = {.batches = batches, .n_batches = 2};
+    char *text = explain(g, o), line[200];
+    snprintf(line, sizeof line, "times by tuned table of h200 (%.100s, %s, kernels %s, 1 rows)", path, t->date,
+             PZ_GEMM_KERNEL_VERSION);
+    assert_contains(text, line);
+    assert_contains(text, "  1 x input_layernorm (rms_norm): 127 of 132 units idle, donor 7.00 us; level ");
+    assert_contains(text,
+                    "  1 x gemm qkv_a 704x256: prezero, skinny tile_n 16, split 2, warps 4, stages 2, depth 4; tuned, "
+                    "2.50 us with a zeroed output, 3.75 us without\n");
+    assert_contains(text, "adds   0.000 us  replaces   1.250 us  free    qkv_a\n");
+    const char *nine = strstr(text, "m = 9: "); /* above the table's rows */
+    assert_non_null(nine);
+    assert_null(strstr(nine, "tuned, "));
+    pz_free(text);
+    json_t *root = explain_json(g, o);
+    assert_contains(get_str(get(root, "device"), "times_by"), "tuned table of h200");
+    const json_t *gemms = get(json_array_get(get(root, "buckets"), 0), "gemms"), *first = json_array_get(gemms, 0);
+    assert_int_equal(json_array_size(gemms), 5);
+    assert_string_equal(get_str(first, "role"), "gemm qkv_a");
+    assert_string_equal(get_str(first, "family"), "skinny");
+    assert_string_equal(get_str(first, "strategy"), "prezero");
+    assert_int_equal(get_int(first, "count"), 1);
+    assert_int_equal(get_int(first, "warps"), 4);
+    assert_int_equal(get_int(first, "depth"), 4);
+    assert_true(json_is_true(get(first, "tuned")));
+    assert_true(json_real_value(get(first, "off_us")) == 3.75);
+    assert_true(json_is_false(get(json_array_get(gemms, 1), "tuned")));
+    assert_null(json_object_get(json_array_get(gemms, 1), "on_us"));
+    json_decref(root);
+
+    /* another number of SMs: stale, and said so */
+    o.units = 78;
+    text = explain(g, o);
+    assert_contains(text, "times by the model of h200, as all 1 rows of the tuned table (");
+    assert_contains(text, "are stale: measured on h200 (132 units) with kernels " PZ_GEMM_KERNEL_VERSION
+                          ", here are 78 units");
+    assert_null(strstr(text, "tuned, "));
+    pz_free(text);
+    assert_int_equal(setenv("PREZERO_TUNED", "none", 1), 0);
+    text = explain(g, o);
+    assert_contains(text, "times by the model of h200, as there is no tuned table");
+    pz_free(text);
+    assert_int_equal(setenv("PREZERO_TUNED", dir, 1), 0);
+    o.size = sizeof o;
+    assert_fails(pz_explain(g, &o, &text, &err), PZ_E_IO, &err, dir);
+    assert_int_equal(setenv("PREZERO_TUNED", "none", 1), 0);
+    pz_graph_free(g);
+    pz_tuned_free(t);
+    pz_free(path);
+    support_tmp_remove(dir);
+}
+
 static void test_bad_options(void **state) {
     (void)state;
     pz_graph *g = support_graph(support_layer_text);
@@ -248,10 +322,17 @@ static void test_memory(void **state) {
     pz_graph_free(g);
 }
 
+/* What a built-in table says changes with every run of the tuner. */
+static int model_alone(void **state) {
+    (void)state;
+    return setenv("PREZERO_TUNED", "none", 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kimi), cmocka_unit_test(test_reasons),     cmocka_unit_test(test_text),
-        cmocka_unit_test(test_cpu),  cmocka_unit_test(test_bad_options), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_kimi),   cmocka_unit_test(test_reasons), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_cpu),    cmocka_unit_test(test_tuned),   cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_memory),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, model_alone, NULL);
 }

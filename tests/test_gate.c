@@ -5,7 +5,7 @@
 
 #include "base/par.h"
 #include "base/rng.h"
-#include "plan/plan.h"
+#include "plan/tuned.h"
 
 static pz_device device(const char *name, int units) {
     pz_device d;
@@ -194,6 +194,23 @@ static void test_public(void **state) {
     assert_string_equal(pz_gate_text(PZ_GATE_CLOSED), "closed");
     assert_string_equal(pz_gate_text((pz_gate_verdict)77), "unknown");
 
+    /* by the constants of a tuned table */
+    char *dir = support_tmp_dir(), *path = support_path(dir, "t.json");
+    pz_tuned *t;
+    d = device("h200", 0);
+    assert_ok(pz_tuned_new(&d, "", &t, &err), &err);
+    t->gate.ar_base = 11;
+    assert_ok(pz_tuned_save(t, path, &err), &err);
+    pz_tuned_free(t);
+    assert_int_equal(setenv("PREZERO_TUNED", path, 1), 0);
+    assert_ok(pz_gate(&q, &r, &err), &err);
+    assert_true(fabs(r.donor_us - (11 + 16 * 0.038)) < 1e-9);
+    assert_int_equal(setenv("PREZERO_TUNED", dir, 1), 0);
+    assert_fails(pz_gate(&q, &r, &err), PZ_E_IO, &err, dir);
+    assert_int_equal(setenv("PREZERO_TUNED", "none", 1), 0);
+    pz_free(path);
+    support_tmp_remove(dir);
+
     pz_gate_query bad = q;
     bad.size = 3;
     assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "size");
@@ -237,11 +254,16 @@ static void test_strategies(void **state) {
                  pz_strategy_adds((pz_strategy)99));
 }
 
+static int model_alone(void **state) {
+    (void)state;
+    return setenv("PREZERO_TUNED", "none", 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_devices),      cmocka_unit_test(test_gpu_names),  cmocka_unit_test(test_splits),
         cmocka_unit_test(test_split_ranges), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_monotonic),
         cmocka_unit_test(test_public),       cmocka_unit_test(test_strategies),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, model_alone, NULL);
 }

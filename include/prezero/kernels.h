@@ -39,7 +39,8 @@ typedef enum pz_gate_verdict {
 #undef PZ_GATE_ENUM
 } pz_gate_verdict;
 
-/* Numbers behind a verdict; times in microseconds, from the model of the device. */
+/* Numbers behind a verdict; times in microseconds, from the constants in the tuned table of the device (knob
+ * PREZERO_TUNED), else from a model of it. */
 typedef struct pz_gate_result {
     int idle_units;     /* units without a row in the donor's last wave (a wave is one row per unit) */
     double donor_us;    /* the donor without rider */
@@ -60,7 +61,8 @@ typedef struct pz_gate_query {
     int slices;         /* GEMM outputs in those bytes, >= 0 */
 } pz_gate_query;
 
-/* Evaluates one query. E_NOTFOUND lists the devices; E_INVAL names the field that is out of range. */
+/* Evaluates one query, which takes about a millisecond where there is a tuned table to read. E_NOTFOUND lists the
+ * devices; E_INVAL names the field that is out of range; E_FORMAT, E_IO: the table that the knob names. */
 PZ_API pz_status pz_gate(const pz_gate_query *query, pz_gate_result *result, pz_error *err);
 
 /* "free", "pays", "closed"; static strings, "unknown" for other values. */

@@ -33,25 +33,33 @@ static bool fit_donor(const pz_norm_sample *s, int n, double *x, double *y, pz_g
     return true;
 }
 
+/* fill, from the fills that are clearly not hidden: those take rider + bytes / (fill * idle units). Then rider, from
+ * those that by this rate are. */
+static void fit_rider(const pz_norm_sample *s, int n, int units, double *x, double *y, pz_gate_constants *out) {
+    int exposed = 0, hidden = 0;
+    double sum = 0, base, slope;
+    for (int i = 0; i < n; i++) {
+        double donor = out->norm_base + out->norm_row * s[i].m;
+        if (!s[i].bytes || s[i].m >= units || s[i].us - donor <= exposed_us) continue;
+        x[exposed] = (double)s[i].bytes / (units - s[i].m);
+        y[exposed++] = s[i].us;
+    }
+    bool known = pz_fit_line(x, y, exposed, &base, &slope) && slope > 0;
+    if (known) out->fill = 1 / slope;
+    for (int i = 0; i < n; i++) {
+        double donor = out->norm_base + out->norm_row * s[i].m, excess = s[i].us - donor;
+        if (!s[i].bytes || s[i].m >= units) continue;
+        bool is_hidden = known ? (double)s[i].bytes * slope / (units - s[i].m) < 0.8 * donor : excess <= exposed_us;
+        if (is_hidden) sum += excess, hidden++;
+    }
+    if (hidden) out->rider = sum / hidden > noise_us ? sum / hidden : 0;
+}
+
 pz_status pz_fit_norm(const pz_norm_sample *s, int n, int units, pz_gate_constants *out, pz_error *err) {
     double *x = pz_calloc((size_t)n + 1, sizeof *x), *y = pz_calloc((size_t)n + 1, sizeof *y);
     pz_status st = x && y ? PZ_OK : PZ_NOMEM(err);
     if (st == PZ_OK && fit_donor(s, n, x, y, out)) {
-        int exposed = 0, hidden = 0;
-        double sum = 0, base, slope;
-        for (int i = 0; i < n; i++) {
-            if (!s[i].bytes || s[i].m >= units) continue;
-            double donor = out->norm_base + out->norm_row * s[i].m, excess = s[i].us - donor;
-            if (excess <= exposed_us) {
-                sum += excess;
-                hidden++;
-                continue;
-            }
-            x[exposed] = (double)s[i].bytes / (units - s[i].m);
-            y[exposed++] = s[i].us;
-        }
-        if (hidden) out->rider = sum / hidden > noise_us ? sum / hidden : 0;
-        if (pz_fit_line(x, y, exposed, &base, &slope) && slope > 0) out->fill = 1 / slope;
+        fit_rider(s, n, units, x, y, out);
     }
     pz_free(x);
     pz_free(y);

@@ -171,7 +171,7 @@ pz_gemm_choices pz_gemm_model(const pz_device *dev, const pz_gemm_shape *shape) 
 typedef struct ranking {
     const pz_device *dev;
     const pz_gemm_shape *shape;
-    bool split;
+    bool whole, split;     /* which ones */
     pz_gemm_candidate *at; /* ascending */
     int n, max;
 } ranking;
@@ -187,7 +187,7 @@ static bool fills(const pz_device *dev, const pz_gemm_shape *shape, const pz_gem
 static void rank(void *ctx, const pz_gemm_config *c) {
     ranking *r = ctx;
     double us = pz_gemm_estimate(r->dev, r->shape, c, c->split > 1 ? PZ_ZERO_PREZERO : PZ_ZERO_NONE);
-    if ((c->split > 1) != r->split || !isfinite(us) || !fills(r->dev, r->shape, c)) return;
+    if (!(c->split > 1 ? r->split : r->whole) || !isfinite(us) || !fills(r->dev, r->shape, c)) return;
     if (r->n == r->max && us >= r->at[r->n - 1].us) return;
     int at = r->n < r->max ? r->n++ : r->n - 1;
     for (; at > 0 && r->at[at - 1].us > us; at--) r->at[at] = r->at[at - 1];
@@ -195,11 +195,15 @@ static void rank(void *ctx, const pz_gemm_config *c) {
 }
 
 int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max) {
-    if (max < 1) return 0;
+    if (max < 2) { /* no room for one of each */
+        ranking any = {dev, shape, true, true, out, 0, max};
+        if (max == 1) visit_all(dev, shape, rank, &any);
+        return any.n;
+    }
     /* Some that are not split always: if one of them is as fast as those that are, it needs no zeroes. */
-    ranking whole = {dev, shape, false, out, 0, (max + 5) / 6};
+    ranking whole = {dev, shape, true, false, out, 0, (max + 5) / 6};
     visit_all(dev, shape, rank, &whole);
-    ranking split = {dev, shape, true, out + whole.n, 0, max - whole.n};
+    ranking split = {dev, shape, false, true, out + whole.n, 0, max - whole.n};
     if (split.max > 0) visit_all(dev, shape, rank, &split);
     int n = whole.n + split.n;
     for (int i = whole.n; i < n; i++) { /* merge */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/plan.h"
+#include "plan/tuned.h"
 
 #define PZ_DEFAULT_DEVICE "h200"
 
@@ -51,7 +51,11 @@ pz_status pz_gate(const pz_gate_query *q, pz_gate_result *result, pz_error *err)
     if (q->bytes < 0) return pz_fail(err, PZ_E_INVAL, "pz_gate: bytes is %lld, must be 0 or more", (long long)q->bytes);
     if (q->slices < 0) return pz_fail(err, PZ_E_INVAL, "pz_gate: slices is %d, must be 0 or more", q->slices);
     pz_device dev;
+    pz_tuned *table;
     PZ_TRY(pz_device_find(q->device ? q->device : PZ_DEFAULT_DEVICE, q->units, &dev, err));
+    PZ_TRY(pz_tuned_open(&dev, &table, err));
+    pz_device_tune(&dev, table);
     *result = pz_gate_evaluate(&dev, q->rows, q->collective != 0, q->bytes, q->slices);
+    pz_tuned_free(table);
     return PZ_OK;
 }
