@@ -25,12 +25,13 @@ typedef struct cli_args {
     const char *what; /* the positional argument, NULL if it may be left out and is */
     bool help;
     int64_t prezero; /* 1, 0, -1: as the environment says */
-    int64_t accum, dtype, threads, context, max_tokens, top_k, seed, chunk, tp, units, batch, steps, limit, gpu;
+    int64_t accum, dtype, threads, context, max_tokens, top_k, seed, chunk, tp, units, batch, steps, limit, gpu, hidden,
+        rider, rounds;
     double temperature, top_p;
-    bool print_ids, plan, graph, inlined, report, failures, quick, resume;
+    bool print_ids, plan, graph, inlined, report, failures, quick, resume, search, serial;
     cli_ints ids, batches;
     const char *prompt, *ids_file, *strategy, *gate, *out, *json, *html, *dot, *device, *passes, *data, *shapes,
-        *accums;
+        *accums, *strategies;
 } cli_args;
 
 typedef enum cli_type {
@@ -66,8 +67,8 @@ typedef struct cli_command {
 } cli_command;
 #define CLI_OPTIONS(table) table, (int)(sizeof(table) / sizeof *(table))
 
-extern const cli_command cli_run, cli_tune, cli_logits, cli_explain, cli_opt, cli_compare, cli_eval, cli_knobs, cli_ops,
-    cli_passes, cli_version;
+extern const cli_command cli_run, cli_bench, cli_tune, cli_logits, cli_explain, cli_opt, cli_compare, cli_eval,
+    cli_knobs, cli_ops, cli_passes, cli_version;
 
 /* Rows that several commands share. */
 #define CLI_ENGINE_OPTIONS                                                                                            \

@@ -6,8 +6,8 @@
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_run,  &cli_compare, &cli_eval, &cli_logits, &cli_explain, &cli_opt,
-    &cli_tune, &cli_passes,  &cli_ops,  &cli_knobs,  &cli_version,
+    &cli_run,  &cli_compare, &cli_eval,   &cli_logits, &cli_explain, &cli_opt,
+    &cli_tune, &cli_bench,   &cli_passes, &cli_ops,    &cli_knobs,   &cli_version,
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
