@@ -371,6 +371,42 @@ static void test_interrupted(void **state) {
     support_tmp_remove(dir);
 }
 
+static void test_open_table(void **state) {
+    (void)state;
+    char *dir = support_tmp_dir(), *path = support_path(dir, "t.json");
+    pz_error err;
+    rig r;
+    pz_tuned *t;
+    int stale = -1;
+    rig_open(&r, "2112,7168", PZ_ACCUM_FIXED);
+    assert_ok(pz_tune_open_table(&r.f.dev, path, "again", &t, &stale, &err), &err); /* there is no file */
+    assert_int_equal(t->rows.n + stale, 0);
+    assert_string_equal(t->command, "again");
+    pz_tuned_free(t);
+    rig_run(&r);
+    r.table->gate.fill = 123;
+    assert_ok(pz_tuned_save(r.table, path, &err), &err);
+    assert_ok(pz_tune_open_table(&r.f.dev, path, "again", &t, &stale, &err), &err);
+    assert_int_equal(t->rows.n, 3);
+    assert_int_equal(stale, 0);
+    assert_string_equal(t->command, "again");
+    assert_true(t->gate.fill == 123);
+    pz_tuned_free(t);
+    pz_device other = r.f.dev;
+    other.units = 78;
+    assert_ok(pz_tune_open_table(&other, path, "again", &t, &stale, &err), &err);
+    assert_int_equal(t->rows.n, 0);
+    assert_int_equal(t->units, 78);
+    assert_int_equal(stale, 3);
+    pz_tuned_free(t);
+    assert_ok(pz_file_write(path, "{", 1, &err), &err);
+    assert_fails(pz_tune_open_table(&r.f.dev, path, "again", &t, &stale, &err), PZ_E_FORMAT, &err, "t.json");
+    assert_null(t);
+    rig_close(&r);
+    pz_free(path);
+    support_tmp_remove(dir);
+}
+
 static void test_quick(void **state) {
     (void)state;
     rig r;
@@ -569,11 +605,11 @@ static void test_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),       cmocka_unit_test(test_kinds),          cmocka_unit_test(test_cublaslt),
-        cmocka_unit_test(test_wrong),        cmocka_unit_test(test_refused_shape),  cmocka_unit_test(test_interrupted),
-        cmocka_unit_test(test_quick),        cmocka_unit_test(test_gate_constants), cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_parse_shapes), cmocka_unit_test(test_model_shapes),   cmocka_unit_test(test_public),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_choice),     cmocka_unit_test(test_kinds),         cmocka_unit_test(test_cublaslt),
+        cmocka_unit_test(test_wrong),      cmocka_unit_test(test_refused_shape), cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_open_table), cmocka_unit_test(test_quick),         cmocka_unit_test(test_gate_constants),
+        cmocka_unit_test(test_fit),        cmocka_unit_test(test_parse_shapes),  cmocka_unit_test(test_model_shapes),
+        cmocka_unit_test(test_public),     cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "base/file.h"
 #include "engine/stats.h"
 #include "prezero/kernels.h"
 
@@ -218,6 +219,20 @@ static pz_status fit_handshake(tuner *t) {
     PZ_TRY(pz_fit_handshake(t->zero_samples.at, t->zero_samples.n, t->plan->dev->units, &known, t->err));
     g->handshake = known.handshake;
     return PZ_OK;
+}
+
+/* ---- the table ---- */
+pz_status pz_tune_open_table(const pz_device *dev, const char *path, const char *command, pz_tuned **out, int *stale,
+                             pz_error *err) {
+    *out = NULL;
+    pz_tuned *old = NULL;
+    if (pz_file_exists(path)) PZ_TRY(pz_tuned_load(path, dev, &old, err));
+    pz_status st = pz_tuned_new(dev, command, out, err);
+    for (int i = 0; old && i < old->rows.n && st == PZ_OK; i++) st = pz_tuned_put(*out, &old->rows.at[i], err);
+    if (st == PZ_OK && old) (*out)->gate = old->gate;
+    *stale = old ? old->stale : 0;
+    pz_tuned_free(old);
+    return st;
 }
 
 /* ---- all of it ---- */

@@ -60,6 +60,11 @@ typedef struct pz_tune_tally {
  * go on from there. */
 pz_status pz_tune_run(const pz_tune_plan *plan, pz_tuned *table, pz_tune_tally *tally, pz_error *err);
 
+/* The table that a run starts from: what the file has for this device and these kernels, under a header of this run;
+ * the rest of its rows are counted. A file that is no table is an error, as it would be written over. */
+pz_status pz_tune_open_table(const pz_device *dev, const char *path, const char *command, pz_tuned **out, int *stale,
+                             pz_error *err);
+
 /* The distinct GEMMs of a graph (after the standard passes), ascending by n and k; hidden: the width of its first norm.
  */
 pz_status pz_tune_shapes(const pz_graph *g, pz_gemm_shapes *out, int *hidden, pz_error *err);

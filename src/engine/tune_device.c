@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/file.h"
 #include "base/knobs.h"
 #include "engine/tune.h"
 #include "pass/pass.h"
@@ -27,6 +26,7 @@ static pz_status gpu_gemm(void *ctx, const pz_gemm_shape *shape, pz_effort effor
         c[i].accum = cases[i].accum;
         c[i].strategy = cases[i].choice.strategy;
         c[i].config = cases[i].choice.config;
+        c[i].late = 1; /* as plans launch a donor with a rider */
     }
     pz_measure_spec spec = {.size = sizeof spec,
                             .device = gpu->device,
@@ -118,20 +118,7 @@ static pz_status gather_shapes(const pz_tune_options *o, pz_gemm_shapes *shapes,
     return PZ_OK;
 }
 
-/* ---- the table ---- */
-/* What the file has for this device and these kernels, under a header of this run. */
-static pz_status open_table(const pz_device *dev, const char *path, const char *command, pz_tuned **out, int *stale,
-                            pz_error *err) {
-    pz_tuned *old = NULL;
-    if (pz_file_exists(path)) PZ_TRY(pz_tuned_load(path, dev, &old, err));
-    pz_status st = pz_tuned_new(dev, command, out, err);
-    for (int i = 0; old && i < old->rows.n && st == PZ_OK; i++) st = pz_tuned_put(*out, &old->rows.at[i], err);
-    if (st == PZ_OK && old) (*out)->gate = old->gate;
-    *stale = old ? old->stale : 0;
-    pz_tuned_free(old);
-    return st;
-}
-
+/* ---- all of it ---- */
 static pz_status tune(const pz_tune_options *o, pz_tune_plan *plan, pz_tune_result *r, pz_error *err) {
     pz_measure_device info;
     pz_device dev;
@@ -145,7 +132,7 @@ static pz_status tune(const pz_tune_options *o, pz_tune_plan *plan, pz_tune_resu
     if (!r->path) return PZ_NOMEM(err);
     plan->dev = &dev;
     plan->path = r->path;
-    pz_status st = open_table(&dev, r->path, o->command, &table, &r->stale, err);
+    pz_status st = pz_tune_open_table(&dev, r->path, o->command, &table, &r->stale, err);
     if (st == PZ_OK) st = pz_tune_run(plan, table, &tally, err);
     if (st == PZ_OK) st = pz_tune_summary(plan, table, &tally, &r->summary, err);
     if (st == PZ_OK) {
