@@ -123,6 +123,9 @@ void gemm_make_workspace(gemm_problem *p, size_t bytes);
 gemm_outcome gemm_try(gemm_problem *p, const gemm_variant *v);
 /* Random geometry of a family, sensible or not. */
 pz_gemm_config gemm_random_config(uint64_t *state, pz_gemm_family family);
+/* Whether a build or an architecture has no kernels of WIDE or CUBLASLT at all: they then refuse the simplest case as
+ * unsupported. Says so. */
+bool gemm_family_absent(lab *l, pz_gemm_family family);
 void gemm_variant_text(const gemm_variant *v, char text[160]);
 
 /* Suites; each counts its faults in the lab. */

@@ -42,7 +42,7 @@ report() {
   esac
   printf '%s %-28s %6.1f s%s\n' "$verdict" "$1" "$3" "${why:+  ($why)}" | tee -a "$results"
   awk '/^  [0-9.]+ s$/ {t = $1} /^\[ +(OK|FAILED) +\] test_/ {printf "     %-6s %-24s %6.1f s\n", $2 == "OK" ? "ok" : "FAILED", $NF, t
-    t = 0} /^\[=+\] [0-9]+ test\(s\) run/ {exit}' "$4"
+    t = 0} /NOT TESTED/ && !seen[$0]++ {print "   " $0} /^\[=+\] [0-9]+ test\(s\) run/ {exit}' "$4"
   if [ $verdict = FAIL ]; then
     grep -vE '^(\[ +(RUN|OK) |  [0-9.]+ s$|\[=+\])' "$4" | head -25 | cut -c1-400 | sed 's/^/    /'
   fi
