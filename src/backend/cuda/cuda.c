@@ -130,7 +130,8 @@ static pz_status cuda_alloc(pz_backend *b, int64_t bytes, unsigned char **out, p
 }
 
 static void cuda_release(pz_backend *b, unsigned char *p) {
-    if (!p || pz_cuda_enter(b, NULL) != PZ_OK) return;
+    if (!p) return;
+    pz_cuda_enter(b, NULL);
     cudaStreamSynchronize(b->stream);
     for (int i = 0; i < b->blocks.n; i++) {
         if (b->blocks.at[i].data != p) continue;
@@ -152,19 +153,18 @@ static pz_status cuda_copy(pz_backend *b, void *dst, const void *src, int64_t by
 /* ---- open, close, small questions ---- */
 static void cuda_close(pz_backend *b) {
     if (!b) return;
-    if (pz_cuda_enter(b, NULL) == PZ_OK) {
-        if (b->stream) cudaStreamSynchronize(b->stream);
-        for (int i = 0; i < b->plans.n; i++) pz_cuda_plan_free(b, b->plans.at[i]);
-        for (int i = 0; i < b->weights.n; i++) pz_cuda_weight_free(b, &b->weights.at[i]);
-        for (int i = 0; i < b->blocks.n; i++) pz_cuda_memory_free(b, &b->blocks.at[i]);
-        pz_cuda_block *blocks[] = {&b->table_memory, &b->cache, &b->snapshot, &b->counts};
-        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) pz_cuda_memory_free(b, blocks[i]);
-        pz_cuda_pinned *pinned[] = {&b->inputs, &b->table, &b->descriptor, &b->results};
-        for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) pz_cuda_pinned_free(pinned[i]);
-        if (b->uploaded) cudaEventDestroy(b->uploaded);
-        if (b->stream) cudaStreamDestroy(b->stream);
-        cudaGetLastError();
-    }
+    pz_cuda_enter(b, NULL); /* what follows is right without it too */
+    if (b->stream) cudaStreamSynchronize(b->stream);
+    for (int i = 0; i < b->plans.n; i++) pz_cuda_plan_free(b, b->plans.at[i]);
+    for (int i = 0; i < b->weights.n; i++) pz_cuda_weight_free(b, &b->weights.at[i]);
+    for (int i = 0; i < b->blocks.n; i++) pz_cuda_memory_free(b, &b->blocks.at[i]);
+    pz_cuda_block *blocks[] = {&b->table_memory, &b->cache, &b->snapshot, &b->counts};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) pz_cuda_memory_free(b, blocks[i]);
+    pz_cuda_pinned *pinned[] = {&b->inputs, &b->table, &b->descriptor, &b->results};
+    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) pz_cuda_pinned_free(pinned[i]);
+    if (b->uploaded) cudaEventDestroy(b->uploaded);
+    if (b->stream) cudaStreamDestroy(b->stream);
+    cudaGetLastError();
     pz_vec_free(&b->plans);
     pz_vec_free(&b->weights);
     pz_vec_free(&b->blocks);
@@ -237,7 +237,7 @@ static int64_t cuda_weight_bytes(const pz_backend *b) {
 }
 
 static void cuda_forget(pz_backend *b, const pz_plan *plan) {
-    if (pz_cuda_enter(b, NULL) != PZ_OK) return;
+    pz_cuda_enter(b, NULL);
     for (int i = 0; i < b->plans.n; i++) {
         if (b->plans.at[i]->plan != plan) continue;
         cudaStreamSynchronize(b->stream);

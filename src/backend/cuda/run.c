@@ -132,7 +132,9 @@ static pz_status send_table(pz_backend *b, const pz_cache *cache, int n_sequence
     }
     if (first == end) return PZ_OK;
     memcpy(have + first, cache->block_table + first, (end - first) * sizeof *have);
-    return send(b, (int32_t *)b->table_memory.data + first, have + first, (end - first) * sizeof *have, err);
+    pz_status st = send(b, (int32_t *)b->table_memory.data + first, have + first, (end - first) * sizeof *have, err);
+    if (st != PZ_OK) pz_cuda_memory_free(b, &b->table_memory); /* the next run sends all of it */
+    return st;
 }
 
 static pz_status send_cache(pz_backend *b, const pz_run_args *args, pz_error *err) {
@@ -153,7 +155,9 @@ static pz_status send_cache(pz_backend *b, const pz_run_args *args, pz_error *er
     now.bf16 = c->dt == PZ_DT_BF16;
     if (memcmp(&now, have, sizeof now) == 0) return PZ_OK;
     memcpy(have, &now, sizeof now);
-    return send(b, b->cache.data, have, sizeof now, err);
+    pz_status st = send(b, b->cache.data, have, sizeof now, err);
+    if (st != PZ_OK) memset(have, 0, sizeof now);
+    return st;
 }
 
 static pz_status send_all(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err) {
