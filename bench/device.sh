@@ -9,7 +9,7 @@
 #   QUICK      1: --quick for the benchmarks
 # Exit status 1 if a step failed; 0 with one line if there is no GPU.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
 out=${2:-$build/device}
 budget=${BUDGET_S:-1200} steps=${STEPS:-machine checks gemm norm shapes sanitizers}

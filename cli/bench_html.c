@@ -107,8 +107,8 @@ static void row(FILE *f, const bench_gemm *b, int shape, int m, int accum) {
 
 static void table(FILE *f, const bench_gemm *b, int shape, int accum) {
     fputs("<div class=\"wide\"><table><thead><tr><th>m</th>", f);
-    for (int s = 0; s < b->n_strategies; s++) fprintf(f, "<th>%s, µs</th>", bench_strategies[b->strategies[s]]);
-    fputs("<th>cuBLASLt, µs</th><th>best</th><th>by, µs</th><th>to cuBLASLt</th><th>GB/s</th><th>of copy</th></tr>"
+    for (int s = 0; s < b->n_strategies; s++) fprintf(f, "<th>%s</th>", bench_strategies[b->strategies[s]]);
+    fputs("<th>cuBLASLt</th><th>best</th><th>by</th><th>to cuBLASLt</th><th>GB/s</th><th>of copy</th></tr>"
           "</thead>\n<tbody>\n",
           f);
     for (int m = 0; m < b->batches.n; m++) row(f, b, shape, m, accum);
@@ -198,7 +198,7 @@ char *bench_html(const bench_gemm *b) {
     for (int s = 0; s < b->measured; s++) {
         fputs("<h2>", f);
         page_put(f, b->shapes[s].name);
-        fprintf(f, " %d × %d</h2>\n<p class=\"dim\">Floor %.2f µs.</p>\n", b->shapes[s].n, b->shapes[s].k,
+        fprintf(f, " %d × %d</h2>\n<p class=\"dim\">Times in µs; floor %.2f µs.</p>\n", b->shapes[s].n, b->shapes[s].k,
                 bench_floor_us(&b->shapes[s]));
         legend(f, b);
         for (int a = 0; a < b->n_accums; a++) {

@@ -16,6 +16,9 @@ static const cli_option options[] = {
                "gemm: each strategy with the fastest of the geometries that the cost model ranks first, not with the "
                "tuned one; slow"),
     CLI_OPTION("serial", NULL, CLI_FLAG, NULL, NULL, serial, "gemm: without programmatic dependent launch"),
+    CLI_OPTION("early", NULL, CLI_FLAG, NULL, NULL, early,
+               "gemm: a prezero GEMM may start as soon as its norm runs; plans, and bench without this, let it start "
+               "after the rider's stores"),
     CLI_OPTION("hidden", "N", CLI_INT, "7168", "8..16384", hidden, "norm: columns, a multiple of 8"),
     CLI_OPTION("rider", "BYTES", CLI_INT, "49408", "0..1048576", rider,
                "norm: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
@@ -60,7 +63,8 @@ static void set_cases(const cli_args *a, bench_gemm *b, int shape, int batch) {
                 (pz_measure_case){.accum = (pz_accum)b->accums[i],
                                   .strategy = (pz_strategy)b->strategies[s],
                                   .config = {.stages = a->search ? PZ_MEASURE_BEST : 0},
-                                  .serial = a->serial};
+                                  .serial = a->serial,
+                                  .late = !a->early};
     *bench_cublaslt(b, shape, batch) =
         (pz_measure_case){.accum = PZ_ACCUM_BF16,
                           .config = {.split = 1, .family = PZ_GEMM_CUBLASLT, .stages = PZ_MEASURE_BEST},
@@ -113,7 +117,7 @@ static int measure_shapes(const cli_args *a, bench_gemm *b) {
 }
 
 static int bench_gemms(const cli_args *a, const char *command) {
-    bench_gemm b = {.command = command, .quick = a->quick, .search = a->search, .serial = a->serial};
+    bench_gemm b = {.command = command, .quick = a->quick, .search = a->search, .serial = a->serial, .early = a->early};
     pz_error err;
     b.batches = a->batches;
     int rc = bench_read_shapes(a->shapes, b.shapes, &b.n_shapes);
@@ -179,7 +183,8 @@ static char *command_line(const cli_args *a, bool gemm) {
     if (!f) return NULL;
     fprintf(f, "prezero bench %s", a->what);
     if (gemm) fprintf(f, " --shapes '%s' --accum %s --strategies %s", a->shapes, a->accums, a->strategies);
-    if (gemm) fprintf(f, "%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "");
+    if (gemm)
+        fprintf(f, "%s%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "", a->early ? " --early" : "");
     if (!gemm) fprintf(f, " --hidden %d --rider %d", (int)a->hidden, (int)a->rider);
     for (int i = 0; i < a->batches.n; i++) fprintf(f, "%s%d", i ? "," : " --batches ", a->batches.at[i]);
     if (a->rounds) fprintf(f, " --rounds %d", (int)a->rounds);

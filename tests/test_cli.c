@@ -118,7 +118,7 @@ static json_t *json_file(const char *path) {
 
 /* ---- usage ---- */
 static const char *const commands[] = {"run",    "compare", "eval", "logits",  "explain", "opt",
-                                       "passes", "knobs",   "ops",  "version", "tune"};
+                                       "passes", "knobs",   "ops",  "version", "tune",    "bench"};
 
 static void test_help(void **state) {
     (void)state;
@@ -240,6 +240,27 @@ static const char *damaged(const char *name, const char *file, const char *conte
             copy_file(source, target, this_one ? limit : SIZE_MAX);
     }
     return path;
+}
+
+/* Wrong usage is said before a GPU is looked for; without one there is one message. */
+static void test_bench(void **state) {
+    (void)state;
+    static const char none[] = "PREZERO_CUDA_MODULE=/nowhere/libprezero_cuda.so";
+    REFUSED(RUN("bench"), 2, "gemm|norm");
+    REFUSED(RUN("bench", "gem"), 2, "\"gem\"", "gemm or norm");
+    REFUSED(RUN("bench", "gemm", "--shapes", "kimi-tp3x"), 2, "kimi-tpN", "llama70b-tpN");
+    REFUSED(RUN("bench", "gemm", "--shapes", "2112,7000"), 2, "2112x7000", "multiple of 16");
+    REFUSED(RUN("bench", "gemm", "--strategies", "self,fast"), 2, "self,fast", "prezero");
+    REFUSED(RUN("bench", "gemm", "--accum", "fixed,fixed"), 2, "fixed twice");
+    REFUSED(RUN("bench", "gemm", "--batches", "0"), 2, "--batches");
+    REFUSED(RUN("bench", "gemm", "--rounds", "65"), 2, "--rounds", "64");
+    REFUSED(RUN("bench", "norm", "--hidden", "60"), 2, "multiple of 8");
+    REFUSED(RUN("bench", "gemm", "--json", "-", "--html", "-"), 2, "--json", "--html");
+    REFUSED(RUN("bench", "gemm", "--json", in_dir("no/where.json")), 1, "no/where.json");
+    REFUSED(RUN_ENV(none, "bench", "gemm", "--json", in_dir("gemm.json")), 1, "no GPU support", "/nowhere/");
+    REFUSED(RUN_ENV(none, "bench", "norm"), 1, "no GPU support");
+    struct stat st;
+    assert_int_not_equal(stat(in_dir("gemm.json"), &st), 0);
 }
 
 static void test_bad_models(void **state) {
@@ -681,7 +702,7 @@ int main(void) {
         cmocka_unit_test(test_sampling_seed), cmocka_unit_test(test_logits),
         cmocka_unit_test(test_explain),       cmocka_unit_test(test_opt),
         cmocka_unit_test(test_eval),          cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress),      cmocka_unit_test(test_bench),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
