@@ -176,8 +176,8 @@ static void test_text(void **state) {
         "NVIDIA <H200> & co, 132 SMs, sm_90, CUDA 13.0 (driver 13.1), cuBLASLt 130000; copies 4000 GB/s",
         "qkv_a 2112 x 7168, fixed; floor 7.04 us",
         "gate 384 x 7168, bf16; floor 1.28 us",
-        "    1  13.00 +-0.03   8.00 +-0.03  10.00 +-0.03  11.00 +-0.03   9.00 +-0.03  12.00 +-0.03 |   8.00 prezero   "
-        "12.50 +-0.03   0.64   3750     0.94\n",
+        "    1  13.00 +-0.03   8.00 +-0.03  10.00 +-0.03  11.00 +-0.03   9.00 +-0.03  12.00 +-0.03 |   8.00 prezero  ",
+        " |   8.00 prezero   12.50 +-0.03   0.64   3750     0.94\n",
         "    1: prezero (skinny tile_n 64, split 8), before reduce by 1.00 us [1.00, 1.00]; self - prezero 2.00 us",
         "   16    32.00     50.00   0.64     8.32      3.85\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) assert_contains(text, parts[i]);
