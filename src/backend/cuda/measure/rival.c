@@ -6,7 +6,7 @@
 #if PZ_HAVE_CUBLASLT
 #include <cublasLt.h>
 
-enum { HEURISTICS = 256, WORKSPACE = 64 << 20 };
+enum { HEURISTICS = 100, WORKSPACE = 64 << 20 };
 
 struct pz_rival {
     cublasLtHandle_t handle;
