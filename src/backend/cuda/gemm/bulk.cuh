@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bulk tensor copies and the barriers they complete on. */
+#ifndef PZ_BULK_CUH
+#define PZ_BULK_CUH
+
+#include <cuda.h>
+#include <stdint.h>
+
+__device__ __forceinline__ void pz_barrier_init(uint32_t bar, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void pz_barrier_expect(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void pz_barrier_arrive(uint32_t bar) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+__device__ __forceinline__ void pz_barrier_wait(uint32_t bar, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+                 "@!p bra again;\n"
+                 "}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Box at (k, row, block of 64 k) of a map [k / 64][rows][64] to shared memory. */
+__device__ __forceinline__ void pz_bulk_load(uint32_t dst, const CUtensorMap *map, int row, int block, uint32_t bar) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
+                 "%5}], [%2];" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(0), "r"(row), "r"(block)
+                 : "memory");
+}
+/* The same box to L2. */
+__device__ __forceinline__ void pz_bulk_prefetch(const CUtensorMap *map, int row, int block) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(0), "r"(row),
+                 "r"(block)
+                 : "memory");
+}
+
+#endif
