@@ -706,6 +706,32 @@ static void test_experts_refusals(void **state) {
     finish_experts(&g);
 }
 
+/* ---- greedy choice ---- */
+/* The largest of each row that is asked for, the lowest of equals; NaN never; -1 where nothing is finite. */
+static void test_argmax(void **state) {
+    (void)state;
+    pz_error err;
+    float x[7 * 4] = {1,         3,         3,         2,      NAN,  -5,       NAN,  -4,  NAN,      NAN,
+                      NAN,       NAN,       -INFINITY, 2,      7,    INFINITY, NAN,  NAN, INFINITY, NAN,
+                      -INFINITY, -INFINITY, -INFINITY, -1e38f, -0.f, 0,        -0.f, 0};
+    static const int rows[] = {6, 0, 1, 2, 3, 4, 5, 0};
+    static const int32_t want[] = {0, 1, 3, -1, 3, -1, 3, 1};
+    int32_t ids[8];
+    rig *r = rig_open(NULL, 2, 7);
+    int p = rig_act(r, PZ_DT_F32, 4, x), ids_place = rig_i32(r, 0, (int32_t[7]){0});
+    pz_run_args args = {.arena = r->arena};
+    assert_ok(r->api->argmax(r->b, &r->plan, &args, p, rows, 8, ids, &err), &err);
+    for (int i = 0; i < 8; i++) assert_int_equal(ids[i], want[i]);
+    assert_fails(r->api->argmax(r->b, &r->plan, &args, p, (int[]){7}, 1, ids, &err), PZ_E_RANGE, &err, "row 7");
+    assert_fails(r->api->argmax(r->b, &r->plan, &args, ids_place, rows, 1, ids, &err), PZ_E_INVAL, &err,
+                 "no activation");
+    pz_alloc_fail_after(0);
+    pz_status st = r->api->argmax(r->b, &r->plan, &args, p, rows, 1, ids, &err);
+    pz_alloc_fail_after(-1);
+    assert_int_equal(st, PZ_E_NOMEM);
+    rig_close(r);
+}
+
 /* ---- ops that are no kernels, broken launches ---- */
 static void test_no_kernel(void **state) {
     (void)state;
@@ -772,6 +798,7 @@ int main(void) {
         cmocka_unit_test(test_experts_sum_order),
         cmocka_unit_test(test_experts_round_between),
         cmocka_unit_test(test_experts_refusals),
+        cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_no_kernel),
         cmocka_unit_test(test_row_kernel_refusals),
     };

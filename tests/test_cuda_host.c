@@ -274,11 +274,50 @@ static void test_out_of_memory(void **state) {
     assert_true(failed > 20);
 }
 
+/* ---- generation: greedy choices are made by the backend, others from its logits ---- */
+enum { REQUESTS = 5, NEW_TOKENS = 6 };
+
+static int keep_token(void *user, int index, int32_t token, int last) {
+    int32_t *tokens = (int32_t *)user + index * (NEW_TOKENS + 1);
+    (void)last;
+    tokens[1 + tokens[0]++] = token;
+    return 0;
+}
+
+static void generate(const char *device, bool sampled, int32_t tokens[REQUESTS][NEW_TOKENS + 1]) {
+    pz_error err;
+    pz_engine *e;
+    int32_t ids[8];
+    pz_request requests[REQUESTS] = {0};
+    support_ids(6, SUPPORT_VOCAB, ids, 8);
+    for (int i = 0; i < REQUESTS; i++) {
+        requests[i] =
+            (pz_request){.prompt = ids, .prompt_len = (size_t)(i + 2), .max_tokens = NEW_TOKENS, .ignore_eos = 1};
+        if (sampled && i % 2) requests[i].sampling = (pz_sampling){.temperature = 1, .top_k = 9, .seed = 7};
+    }
+    memset(tokens, 0, REQUESTS * sizeof *tokens);
+    assert_ok(open_engine(device, SUPPORT_MXFP4, (pz_engine_options){.prezero = 1}, &e, &err), &err);
+    assert_ok(pz_generate(e, requests, REQUESTS, 4, keep_token, tokens, &err), &err);
+    pz_engine_close(e);
+}
+
+static void test_generation(void **state) {
+    (void)state;
+    int32_t cpu[REQUESTS][NEW_TOKENS + 1], cuda[REQUESTS][NEW_TOKENS + 1];
+    for (int sampled = 0; sampled < 2; sampled++) {
+        generate("cpu", sampled, cpu);
+        generate("cuda", sampled, cuda);
+        for (int i = 0; i < REQUESTS; i++) assert_int_equal(cpu[i][0], NEW_TOKENS);
+        assert_memory_equal(cpu, cuda, sizeof cpu);
+        assert_int_equal(fake->live, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_modes),         cmocka_unit_test(test_info),        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_debug_mode),    cmocka_unit_test(test_moved_arena), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_generation),
     };
     return cmocka_run_group_tests(tests, load, NULL);
 }

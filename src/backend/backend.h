@@ -67,6 +67,9 @@ typedef struct pz_backend_api {
      * This is how the engine reads the logits. */
     pz_status (*read)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows, int n,
                       float *dst, pz_error *err);
+    /* After run: the greedy choice of base/best.h among the columns of rows[i], into ids[i]. */
+    pz_status (*argmax)(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows, int n,
+                        int32_t *ids, pz_error *err);
 } pz_backend_api;
 
 const pz_backend_api *pz_backend_cpu(void);

@@ -116,7 +116,7 @@ static void write_inputs(pz_engine *e, const pz_plan *plan, const pz_row *rows, 
 }
 
 static pz_status launch(pz_engine *e, const pz_row *rows, int n, bool decode, const int *pick, int n_pick,
-                        float *logits, pz_error *err) {
+                        float *logits, int32_t *best, pz_error *err) {
     pz_prepared *p;
     PZ_TRY(pz_engine_prepare(e, n, decode, &p, err));
     write_inputs(e, p->plan, rows, n);
@@ -129,22 +129,24 @@ static pz_status launch(pz_engine *e, const pz_row *rows, int n, bool decode, co
     PZ_TRY(e->api->run(e->backend, p->plan, &args, err));
     if (e->timed) p->calls++;
     if (n_pick == 0) return PZ_OK;
-    return e->api->read(e->backend, p->plan, &args, p->plan->outputs.at[0], pick, n_pick, logits, err);
+    int place = p->plan->outputs.at[0];
+    if (best) return e->api->argmax(e->backend, p->plan, &args, place, pick, n_pick, best, err);
+    return e->api->read(e->backend, p->plan, &args, place, pick, n_pick, logits, err);
 }
 
 pz_status pz_engine_run(pz_engine *e, const pz_row *rows, int n, const int *pick, int n_pick, float *logits,
-                        pz_error *err) {
+                        int32_t *best, pz_error *err) {
     bool decode;
     PZ_TRY(check_rows(e, rows, n, err));
     pz_status st = admit(e, rows, n, &decode, err);
-    if (st == PZ_OK) st = launch(e, rows, n, decode, pick, n_pick, logits, err);
+    if (st == PZ_OK) st = launch(e, rows, n, decode, pick, n_pick, logits, best, err);
     settle(e, rows, n, st == PZ_OK);
     return st;
 }
 
 pz_status pz_engine_step(pz_engine *e, const pz_row *rows, int n, float *logits, pz_error *err) {
     if (!e || !rows) return pz_fail(err, PZ_E_INVAL, "pz_engine_step: needs an engine and rows");
-    return pz_engine_run(e, rows, n, e->all_rows, logits ? n : 0, logits, err);
+    return pz_engine_run(e, rows, n, e->all_rows, logits ? n : 0, logits, NULL, err);
 }
 
 pz_status pz_engine_prefill(pz_engine *e, int seq, const int32_t *ids, size_t n, int all, float *logits,
@@ -165,9 +167,9 @@ pz_status pz_engine_prefill(pz_engine *e, int seq, const int32_t *ids, size_t n,
         int c = n - at < (size_t)e->prefill_chunk ? (int)(n - at) : e->prefill_chunk, last = c - 1;
         for (int i = 0; i < c; i++) rows[i] = (pz_row){seq, ids[at + (size_t)i]};
         if (logits && all)
-            st = pz_engine_run(e, rows, c, e->all_rows, c, logits + at * (size_t)e->hf.vocab, err);
+            st = pz_engine_run(e, rows, c, e->all_rows, c, logits + at * (size_t)e->hf.vocab, NULL, err);
         else
-            st = pz_engine_run(e, rows, c, &last, logits && at + (size_t)c == n ? 1 : 0, logits, err);
+            st = pz_engine_run(e, rows, c, &last, logits && at + (size_t)c == n ? 1 : 0, logits, NULL, err);
         at += (size_t)c;
     }
     if (st != PZ_OK) pz_kv_trim(&e->kv, seq, start);

@@ -21,8 +21,9 @@ typedef struct batch {
     slot *slots;
     int n_slots, max_slots;
     pz_row *rows;
-    int *pick, *owner; /* rows whose logits are wanted, and the slot each belongs to */
+    int *pick, *owner; /* rows whose results are wanted, and the slot each belongs to */
     float *logits;
+    int32_t *best; /* their greedy choices, in place of logits where that is all that is asked for */
 } batch;
 
 static pz_status check_requests(const pz_engine *e, const pz_request *r, int n, pz_error *err) {
@@ -60,10 +61,13 @@ static bool is_end(const pz_hf_config *hf, int32_t token) {
     return false;
 }
 
-/* Samples the next token of a slot and reports it. */
-static pz_status advance(batch *b, slot *s, const float *logits, pz_error *err) {
+/* Chooses the next token of a slot, from result `i` of the step, and reports it. */
+static pz_status advance(batch *b, slot *s, int i, bool greedy, pz_error *err) {
     const pz_request *r = &b->requests[s->request];
-    pz_status st = pz_sample(logits, (int)b->engine->hf.vocab, &r->sampling, &s->rng, &s->next, err);
+    int vocab = (int)b->engine->hf.vocab;
+    const float *logits = b->logits + (size_t)i * (size_t)vocab;
+    pz_status st = greedy ? pz_greedy_token(b->best[i], vocab, &s->next, err)
+                          : pz_sample(logits, vocab, &r->sampling, &s->rng, &s->next, err);
     if (st != PZ_OK) return pz_fail_context(err, st, "request %d", s->request);
     if (!r->ignore_eos && is_end(&b->engine->hf, s->next)) {
         b->fn(b->user, s->request, -1, 1);
@@ -76,10 +80,22 @@ static pz_status advance(batch *b, slot *s, const float *logits, pz_error *err) 
     return PZ_OK;
 }
 
+/* Whether the step's tokens are all greedy choices, which the backend makes where the logits are. A sampling that is no
+ * good is reported by pz_sample. */
+static bool all_greedy(const batch *b, int n_pick) {
+    bool all = true, greedy;
+    for (int i = 0; i < n_pick && all; i++) {
+        const slot *s = &b->slots[b->owner[i]];
+        all = pz_sampling_is_greedy(&b->requests[s->request].sampling, &greedy, NULL) == PZ_OK && greedy;
+    }
+    return all;
+}
+
 static pz_status run_rows(batch *b, int n_rows, int n_pick, pz_error *err) {
-    PZ_TRY(pz_engine_run(b->engine, b->rows, n_rows, b->pick, n_pick, b->logits, err));
-    for (int i = 0; i < n_pick; i++)
-        PZ_TRY(advance(b, &b->slots[b->owner[i]], b->logits + (size_t)i * (size_t)b->engine->hf.vocab, err));
+    bool greedy = all_greedy(b, n_pick);
+    int32_t *best = greedy ? b->best : NULL;
+    PZ_TRY(pz_engine_run(b->engine, b->rows, n_rows, b->pick, n_pick, b->logits, best, err));
+    for (int i = 0; i < n_pick; i++) PZ_TRY(advance(b, &b->slots[b->owner[i]], i, greedy, err));
     return PZ_OK;
 }
 
@@ -148,12 +164,14 @@ pz_status pz_generate(pz_engine *e, const pz_request *requests, int n, int max_s
     b.pick = pz_calloc((size_t)max_slots, sizeof *b.pick);
     b.owner = pz_calloc((size_t)max_slots, sizeof *b.owner);
     b.logits = pz_calloc((size_t)max_slots * (size_t)e->hf.vocab, sizeof *b.logits);
-    pz_status st = b.slots && b.rows && b.pick && b.owner && b.logits ? serve(&b, err) : PZ_NOMEM(err);
+    b.best = pz_calloc((size_t)max_slots, sizeof *b.best);
+    pz_status st = b.slots && b.rows && b.pick && b.owner && b.logits && b.best ? serve(&b, err) : PZ_NOMEM(err);
     if (b.slots) drop_ended(&b, true);
     pz_free(b.slots);
     pz_free(b.rows);
     pz_free(b.pick);
     pz_free(b.owner);
     pz_free(b.logits);
+    pz_free(b.best);
     return st;
 }

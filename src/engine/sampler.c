@@ -3,9 +3,9 @@
  * choice is a function of logits and state alone. */
 #include <math.h>
 
-#include "base/base.h"
+#include "base/best.h"
 #include "base/rng.h"
-#include "prezero/engine.h"
+#include "engine/session.h"
 
 typedef struct candidate {
     float logit;
@@ -79,13 +79,20 @@ static int32_t draw(const candidate *c, int n, int kept, float max, const pz_sam
     return id;
 }
 
-static pz_status check_sampling(const pz_sampling *how, pz_error *err) {
+pz_status pz_sampling_is_greedy(const pz_sampling *how, bool *greedy, pz_error *err) {
     if (!(how->temperature >= 0) || isinf(how->temperature))
         return pz_fail(err, PZ_E_RANGE, "temperature %g: must be 0 (greedy) or a positive number",
                        (double)how->temperature);
     if (!(how->top_p >= 0 && how->top_p <= 1))
         return pz_fail(err, PZ_E_RANGE, "top_p %g: must be between 0 and 1", (double)how->top_p);
     if (how->top_k < 0) return pz_fail(err, PZ_E_RANGE, "top_k %d: must be 0 (off) or positive", how->top_k);
+    *greedy = how->temperature == 0;
+    return PZ_OK;
+}
+
+pz_status pz_greedy_token(int32_t best, int vocab, int32_t *token, pz_error *err) {
+    if (best < 0) return pz_fail(err, PZ_E_RANGE, "none of the %d logits is finite", vocab);
+    *token = best;
     return PZ_OK;
 }
 
@@ -93,19 +100,10 @@ pz_status pz_sample(const float *logits, int vocab, const pz_sampling *how, uint
                     pz_error *err) {
     if (!logits || !how || !state || !token || vocab < 1)
         return pz_fail(err, PZ_E_INVAL, "pz_sample: needs logits of at least one token, a sampling, a state, a result");
-    PZ_TRY(check_sampling(how, err));
-    int best = -1;
-    bool finite = false;
-    for (int i = 0; i < vocab; i++) {
-        if (isnan(logits[i])) continue;
-        finite = finite || isfinite(logits[i]);
-        if (best < 0 || logits[i] > logits[best]) best = i;
-    }
-    if (!finite) return pz_fail(err, PZ_E_RANGE, "none of the %d logits is finite", vocab);
-    if (how->temperature == 0) {
-        *token = best;
-        return PZ_OK;
-    }
+    bool greedy;
+    PZ_TRY(pz_sampling_is_greedy(how, &greedy, err));
+    int32_t best = pz_best(logits, vocab);
+    if (greedy || best < 0) return pz_greedy_token(best, vocab, token, err);
     candidate *c = pz_calloc((size_t)vocab, sizeof *c);
     if (!c) return PZ_NOMEM(err);
     int n = 0;

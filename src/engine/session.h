@@ -53,9 +53,14 @@ struct pz_engine {
 pz_status pz_engine_open_device(pz_engine *e, const char *word, int threads, pz_error *err);
 /* The prepared plan that serves `rows` rows. */
 pz_status pz_engine_prepare(pz_engine *e, int rows, bool decode, pz_prepared **out, pz_error *err);
-/* pz_engine_step with the logits of the `n_pick` rows pick[] only: f32 [n_pick, vocab]. */
+/* pz_engine_step with the results of the `n_pick` rows pick[] only: the greedy choices best [n_pick], -1 where no logit
+ * is finite, or, best NULL, the logits f32 [n_pick, vocab]. */
 pz_status pz_engine_run(pz_engine *e, const pz_row *rows, int n, const int *pick, int n_pick, float *logits,
-                        pz_error *err);
+                        int32_t *best, pz_error *err);
+/* Whether a choice needs no more than the greedy one; E_RANGE for what no sampling may be. */
+pz_status pz_sampling_is_greedy(const pz_sampling *how, bool *greedy, pz_error *err);
+/* E_RANGE unless a token was chosen. */
+pz_status pz_greedy_token(int32_t best, int vocab, int32_t *token, pz_error *err);
 void pz_bucket_set_init(pz_bucket_set *set, int max_rows);
 void pz_bucket_set_free(const pz_engine *e, pz_bucket_set *set);
 /* Tests, the negative control: every prepared decode plan's donors fill nothing, while its GEMMs still skip zeroing. */

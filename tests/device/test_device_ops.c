@@ -559,6 +559,53 @@ static void test_experts_sizes(void **state) {
     }
 }
 
+/* ---- greedy choice ---- */
+/* Rows of ties, of NaN and infinities, and random ones, of logits in each dtype. */
+static void check_argmax(pz_dtype dt, int m, int64_t cols, uint64_t seed) {
+    twin *t = twin_open(m, (size_t)(m * cols * 8) + MEGABYTE);
+    int p = twin_act(t, dt, cols, seed);
+    float *x = rig_data(t->r, p);
+    for (int row = 0; dt == PZ_DT_F32 && row < m; row++)
+        for (int64_t c = 0; c < cols; c++) {
+            float *v = &x[row * cols + c];
+            const float strange[] = {
+                *v, roundf(*v), NAN, -INFINITY, c == cols / 2 ? 1.f : NAN, c % 3 ? INFINITY : -1.f};
+            *v = strange[row % 6];
+        }
+    rig_launch(t->r, PZ_OP_ALL_REDUCE);
+    rig_in(&t->r->plan.launches.at[0], "x", p);
+    t->r->plan.launches.at[0].out[0] = rig_output(t->r, PZ_DT_F32, cols);
+    twin_run_cpu(t);
+    twin_run_gpu(t, 1);
+    pz_error err;
+    int *rows = pz_calloc((size_t)m, sizeof *rows);
+    int32_t *got = pz_calloc((size_t)m, sizeof *got), *want = pz_calloc((size_t)m, sizeof *want);
+    assert_true(rows && got && want);
+    for (int i = 0; i < m; i++) rows[i] = m - 1 - i;
+    pz_run_args cpu = {.arena = t->r->arena}, gpu = {.arena = t->arena};
+    assert_ok(t->r->api->argmax(t->r->b, &t->r->plan, &cpu, p, rows, m, want, &err), &err);
+    assert_ok(t->gpu->argmax(t->b, &t->r->plan, &gpu, p, rows, m, got, &err), &err);
+    for (int i = 0; i < m; i++)
+        if (got[i] != want[i])
+            fail_msg("row %d of %lld columns: %d on the GPU, %d on the CPU", rows[i], (long long)cols, got[i], want[i]);
+    rows[0] = m;
+    assert_fails(t->gpu->argmax(t->b, &t->r->plan, &gpu, p, rows, m, got, &err), PZ_E_RANGE, &err, "row");
+    pz_free(rows);
+    pz_free(got);
+    pz_free(want);
+    twin_close(t);
+}
+
+static void test_argmax(void **state) {
+    (void)state;
+    uint64_t s = 12;
+    for (int i = 0; i < 27; i++) {
+        int64_t cols = i % 3 == 0 ? rnd_int(&s, 1, 40) : i % 3 == 1 ? rnd_int(&s, 4000, 9000) : 1024;
+        check_argmax(act_types[i / 3 % 3], some_rows[i % N_ROWS], cols, s);
+    }
+    check_argmax(PZ_DT_FIXED, 3, 163840, s);
+}
+
 /* ---- refusals ---- */
 /* Shapes that a kernel does not take are refused before anything runs, with a message. */
 static void refuse(twin *t, const char *text) {
@@ -593,7 +640,7 @@ int main(void) {
         cmocka_unit_test(test_attention),   cmocka_unit_test(test_attention_reads_no_further),
         cmocka_unit_test(test_router),      cmocka_unit_test(test_router_strange_logits),
         cmocka_unit_test(test_experts),     cmocka_unit_test(test_experts_sizes),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_argmax),      cmocka_unit_test(test_refusals),
     };
     if (!twin_gpu()) return TWIN_SKIP;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "base/best.h"
 #include "base/knobs.h"
 
 /* ---- instruction sets, the best last ---- */
@@ -316,20 +317,36 @@ static pz_status cpu_run(pz_backend *b, const pz_plan *plan, const pz_run_args *
     return PZ_OK;
 }
 
+static pz_status check_reading(const pz_cpu_run *r, int place, const int *rows, int n, pz_error *err) {
+    const pz_place *p = place_of(r, place);
+    if (!p || !pz_dtype_is_act(p->type.dt) || p->type.rank != 2)
+        return pz_fail(err, PZ_E_INVAL, "cpu: place %d is no activation", place);
+    if (p->type.dt == PZ_DT_FIXED && (!p->scale_weight || !pz_cpu_weight_of(r, p->scale_weight)))
+        return pz_fail(err, PZ_E_INVAL, "cpu: %s is a fixed-point sum without its scale", p->name);
+    for (int i = 0; i < n; i++)
+        if (rows[i] < 0 || rows[i] >= r->m)
+            return pz_fail(err, PZ_E_RANGE, "cpu: row %d of %s, which has %d", rows[i], p->name, r->m);
+    return PZ_OK;
+}
+
 static pz_status cpu_read(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows,
                           int n, float *dst, pz_error *err) {
     pz_cpu_run r = {.b = b, .simd = b->simd, .plan = plan, .arena = args->arena, .m = plan->m};
-    const pz_place *p = place_of(&r, place);
-    if (!p || !pz_dtype_is_act(p->type.dt) || p->type.rank != 2)
-        return pz_fail(err, PZ_E_INVAL, "cpu: place %d is no activation", place);
-    if (p->type.dt == PZ_DT_FIXED && (!p->scale_weight || !pz_cpu_weight_of(&r, p->scale_weight)))
-        return pz_fail(err, PZ_E_INVAL, "cpu: %s is a fixed-point sum without its scale", p->name);
+    PZ_TRY(check_reading(&r, place, rows, n, err));
     pz_rows v = pz_cpu_rows(&r, place);
-    for (int i = 0; i < n; i++) {
-        if (rows[i] < 0 || rows[i] >= plan->m)
-            return pz_fail(err, PZ_E_RANGE, "cpu: row %d of %s, which has %d", rows[i], p->name, plan->m);
-        pz_rows_copy(b->simd, &v, rows[i], 0, v.cols, dst + i * v.cols);
-    }
+    for (int i = 0; i < n; i++) pz_rows_copy(b->simd, &v, rows[i], 0, v.cols, dst + i * v.cols);
+    return PZ_OK;
+}
+
+static pz_status cpu_argmax(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows,
+                            int n, int32_t *ids, pz_error *err) {
+    pz_cpu_run r = {.b = b, .simd = b->simd, .plan = plan, .arena = args->arena, .m = plan->m};
+    PZ_TRY(check_reading(&r, place, rows, n, err));
+    pz_rows v = pz_cpu_rows(&r, place);
+    float *scratch = pz_calloc((size_t)v.cols, sizeof *scratch);
+    if (!scratch) return PZ_NOMEM(err);
+    for (int i = 0; i < n; i++) ids[i] = pz_best(pz_rows_get(b->simd, &v, rows[i], 0, v.cols, scratch), v.cols);
+    pz_free(scratch);
     return PZ_OK;
 }
 
@@ -350,6 +367,7 @@ const pz_backend_api *pz_backend_cpu(void) {
         .run = cpu_run,
         .forget = cpu_forget,
         .read = cpu_read,
+        .argmax = cpu_argmax,
     };
     return &api;
 }

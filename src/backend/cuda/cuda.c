@@ -2,6 +2,7 @@
 /* The CUDA backend: opening, memory, reading results. */
 #include <stdio.h>
 
+#include "backend/cuda/rows/argmax.h"
 #include "backend/cuda/state.h"
 #include "base/fixed.h"
 
@@ -294,8 +295,8 @@ static void convert_row(const reading *v, const unsigned char *src, int row, flo
             v->m.elem == PZ_ELEM_BF16 ? pz_bf16_to_f32(half[c]) : pz_fixed_value(sum[c], v->x_norm[row], v->w_norm[c]);
 }
 
-static pz_status check_reading(const pz_backend *b, const pz_plan *plan, int place, const int *rows, int n,
-                               pz_error *err) {
+pz_status pz_cuda_check_reading(const pz_backend *b, const pz_plan *plan, int place, const int *rows, int n,
+                                pz_error *err) {
     const pz_place *p = place >= 0 && place < plan->places.n ? &plan->places.at[place] : NULL;
     if (!p || !pz_dtype_is_act(p->type.dt) || p->type.rank != 2)
         return pz_fail(err, PZ_E_INVAL, "cuda: place %d is no activation", place);
@@ -310,7 +311,7 @@ static pz_status check_reading(const pz_backend *b, const pz_plan *plan, int pla
 
 static pz_status cuda_read(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows,
                            int n, float *dst, pz_error *err) {
-    PZ_TRY(check_reading(b, plan, place, rows, n, err));
+    PZ_TRY(pz_cuda_check_reading(b, plan, place, rows, n, err));
     PZ_TRY(pz_cuda_enter(b, err));
     pz_cuda_run r = {.b = b, .plan = plan, .arena = args->arena, .m = plan->m};
     const pz_place *p = &plan->places.at[place];
@@ -338,4 +339,5 @@ const pz_backend_api pz_cuda_backend = {
     .run = pz_cuda_run_plan,
     .forget = cuda_forget,
     .read = cuda_read,
+    .argmax = pz_cuda_argmax,
 };

@@ -77,6 +77,9 @@ pz_status pz_cuda_enter(const pz_backend *b, pz_error *err);
 void pz_cuda_weight_free(pz_backend *b, pz_cuda_weight *w);
 pz_status pz_cuda_load(pz_backend *b, const pz_weight *w, pz_op use, const pz_host_weight *host, pz_error *err);
 const pz_cuda_weight *pz_cuda_weight_of(const pz_backend *b, const pz_weight *w);
+/* Of what read and argmax are asked for. */
+pz_status pz_cuda_check_reading(const pz_backend *b, const pz_plan *plan, int place, const int *rows, int n,
+                                pz_error *err);
 
 /* ---- running ---- */
 pz_status pz_cuda_run_plan(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err);
