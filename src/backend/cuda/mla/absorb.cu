@@ -4,6 +4,8 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mla/mla.cuh"
 
+namespace {
+
 enum { THREADS = 256, ROWS = PZ_ABSORB_ROWS };
 
 /* ---- W_UK: y[col] = sum over k of q[k] * kv_b[k][col], per head ---- */
@@ -68,6 +70,8 @@ template <int R> __global__ void __launch_bounds__(THREADS) absorb_q_kernel(cons
     if (blockIdx.x == 0) rope_part<R>(p, head, first, rows);
 }
 
+} // namespace
+
 pz_status pz_cuda_launch_absorb_q(const pz_cuda_run *r, const pz_absorb_q_params *p, pz_error *err) {
     const int rows = p->m == 1 ? 1 : ROWS;
     const dim3 grid((p->latent + COLUMNS - 1) / COLUMNS, p->heads, (p->m + rows - 1) / rows);
@@ -75,14 +79,11 @@ pz_status pz_cuda_launch_absorb_q(const pz_cuda_run *r, const pz_absorb_q_params
                           (size_t)rows * p->nope * sizeof(float), r->stream, r->dependent, "mla_absorb_q", err, *p);
 }
 
+namespace {
+
 /* ---- W_UV: y[e] = sum over k of o[k] * kv_b[nope + e][k], per head ---- */
 /* Eight lanes share an output. */
 enum { LANES = 8, OUTPUTS = THREADS / LANES };
-
-/* Where k lies in shared memory: eight lanes that read 16 bytes each, 8 floats apart, meet no bank twice. */
-__device__ __forceinline__ int spread(int k) {
-    return k + (k >> 5) * 4;
-}
 
 /* x_norm of the rows, by whichever block is the last of them to end. */
 __device__ __forceinline__ void norm_rows(const pz_absorb_v_params &p, int first, int rows) {
@@ -107,12 +108,12 @@ __device__ __forceinline__ void norm_rows(const pz_absorb_v_params &p, int first
     }
 }
 
-/* Dynamic shared memory: the rows' o [R][spread(latent)]. */
+/* Dynamic shared memory: the rows' o [R][pz_spread(latent)]. */
 template <int R> __global__ void __launch_bounds__(THREADS) absorb_v_kernel(const pz_absorb_v_params p) {
     extern __shared__ float x[];
     pz_trigger();
     const int head = blockIdx.y, first = blockIdx.z * PZ_ABSORB_ROWS;
-    const int rows = p.m - first < R ? p.m - first : R, stride = spread((p.latent + 31) & ~31);
+    const int rows = p.m - first < R ? p.m - first : R, stride = pz_spread((p.latent + 31) & ~31);
     const int lane = threadIdx.x % LANES, e = blockIdx.x * OUTPUTS + threadIdx.x / LANES;
     const uint16_t *w = (const uint16_t *)p.kv_b + ((int64_t)head * (p.nope + p.v) + p.nope + e) * p.latent;
     for (int k = lane * 8; k < p.latent && e < p.v; k += LANES * 8) pz_prefetch(w + k);
@@ -121,7 +122,7 @@ template <int R> __global__ void __launch_bounds__(THREADS) absorb_v_kernel(cons
         const int r = i / (p.latent / 8), k = i % (p.latent / 8) * 8;
         float v[8] = {};
         if (r < rows) pz_get_some(p.o, first + r, (int64_t)head * p.latent + k, 8, v);
-        float4 *at = (float4 *)(x + r * stride + spread(k));
+        float4 *at = (float4 *)(x + r * stride + pz_spread(k));
         at[0] = make_float4(v[0], v[1], v[2], v[3]);
         at[1] = make_float4(v[4], v[5], v[6], v[7]);
     }
@@ -134,7 +135,7 @@ template <int R> __global__ void __launch_bounds__(THREADS) absorb_v_kernel(cons
             pz_unpack_bf16(__ldg((const uint4 *)(w + k)), wk);
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                const float4 *at = (const float4 *)(x + r * stride + spread(k));
+                const float4 *at = (const float4 *)(x + r * stride + pz_spread(k));
                 const float4 a = at[0], b = at[1];
                 acc[r] = fmaf(a.x, wk[0], acc[r]);
                 acc[r] = fmaf(a.y, wk[1], acc[r]);
@@ -155,6 +156,8 @@ template <int R> __global__ void __launch_bounds__(THREADS) absorb_v_kernel(cons
     }
     if (p.x_norm) norm_rows(p, first, rows);
 }
+
+} // namespace
 
 pz_status pz_cuda_launch_absorb_v(const pz_cuda_run *r, const pz_absorb_v_params *p, pz_error *err) {
     const int rows = p->m == 1 ? 1 : ROWS, k = (p->latent + 31) / 32 * 36;

@@ -7,6 +7,8 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mla/mla.cuh"
 
+namespace {
+
 enum { THREADS = 256, WARPS = THREADS / 32, HEADS = 4, TOKENS = 2 * WARPS /* most tokens of a tile */ };
 enum { SHARED = 46 * 1024, SMALL = (TOKENS + 2) * HEADS * 4 };
 
@@ -245,6 +247,8 @@ template <int H> __global__ void __launch_bounds__(THREADS) attention_kernel(con
     else
         attend<H, float>(p, w, row, first, heads, shared);
 }
+
+} // namespace
 
 /* Few rows: fewer heads a block, so that there are blocks for many SMs. */
 pz_status pz_cuda_launch_attention(const pz_cuda_run *r, const pz_attention_params *p, pz_error *err) {

@@ -3,6 +3,8 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mla/mla.cuh"
 
+namespace {
+
 enum { THREADS = 128 };
 
 __global__ void __launch_bounds__(THREADS) cache_write_kernel(const pz_cache_write_params p) {
@@ -37,6 +39,8 @@ __global__ void __launch_bounds__(THREADS) cache_write_kernel(const pz_cache_wri
         pz_put(to, 0, col + 1, y.y);
     }
 }
+
+} // namespace
 
 pz_status pz_cuda_launch_cache_write(const pz_cuda_run *r, const pz_cache_write_params *p, pz_error *err) {
     return pz_cuda_launch(cache_write_kernel, dim3(p->m), dim3(THREADS), 0, r->stream, r->dependent, "mla_cache_write",

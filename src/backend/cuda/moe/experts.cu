@@ -9,12 +9,9 @@
 
 #include <cuda_fp16.h>
 
-enum { THREADS = 256, LANES = 8, OUTPUTS = THREADS / LANES, STAGE = 4096 /* values of x in shared memory at a time */ };
+namespace {
 
-/* Where value k lies in shared memory: lanes that read neighbouring chunks meet no bank twice. */
-__host__ __device__ __forceinline__ int spread(int k) {
-    return k + (k >> 5) * 4;
-}
+enum { THREADS = 256, LANES = 8, OUTPUTS = THREADS / LANES, STAGE = 4096 /* values of x in shared memory at a time */ };
 
 /* Values that 16 bytes of weights hold. */
 template <bool FP4> struct chunk { static constexpr int SIZE = FP4 ? 32 : 8; };
@@ -73,7 +70,7 @@ __device__ __forceinline__ void stage_row(const pz_matrix &a, int64_t row, int c
     for (int k = threadIdx.x * 8; k < n; k += THREADS * 8) {
         float v[8];
         pz_get_some(a, row, col + k, 8, v);
-        float4 *to = (float4 *)(x + spread(k));
+        float4 *to = (float4 *)(x + pz_spread(k));
         to[0] = make_float4(v[0], v[1], v[2], v[3]);
         to[1] = make_float4(v[4], v[5], v[6], v[7]);
     }
@@ -105,8 +102,8 @@ template <bool FP4> __global__ void __launch_bounds__(THREADS) gate_up_kernel(co
         if (!mine) continue;
 #pragma unroll 2
         for (int c = lane; c < n / C; c += LANES) {
-            gate += dot_chunk<FP4>(p.gate_up, gate_at + k0 / C + c, x + spread(c * C));
-            up += dot_chunk<FP4>(p.gate_up, up_at + k0 / C + c, x + spread(c * C));
+            gate += dot_chunk<FP4>(p.gate_up, gate_at + k0 / C + c, x + pz_spread(c * C));
+            up += dot_chunk<FP4>(p.gate_up, up_at + k0 / C + c, x + pz_spread(c * C));
         }
     }
     gate = sum_lanes(gate);
@@ -119,7 +116,7 @@ template <bool FP4> __global__ void __launch_bounds__(THREADS) gate_up_kernel(co
 template <bool FP4> __global__ void __launch_bounds__(THREADS) down_kernel(const pz_experts_params p, const int group) {
     constexpr int C = chunk<FP4>::SIZE;
     extern __shared__ __align__(16) float x[];
-    const int part = p.inner < STAGE ? p.inner : STAGE, stride = spread((part + 31) & ~31);
+    const int part = p.inner < STAGE ? p.inner : STAGE, stride = pz_spread((part + 31) & ~31);
     float *const weight = x + group * stride;
     int *const expert = (int *)(weight + p.top_k);
     pz_trigger();
@@ -146,7 +143,7 @@ template <bool FP4> __global__ void __launch_bounds__(THREADS) down_kernel(const
             for (int i = lane; i < rows * chunks; i += LANES) {
                 const int t = i / chunks, c = i % chunks;
                 const int64_t at = ((int64_t)expert[t0 + t] * p.hidden + col) * row_chunks + k0 / C + c;
-                sum = fmaf(weight[t0 + t], dot_chunk<FP4>(p.down, at, x + t * stride + spread(c * C)), sum);
+                sum = fmaf(weight[t0 + t], dot_chunk<FP4>(p.down, at, x + t * stride + pz_spread(c * C)), sum);
             }
         }
     }
@@ -154,13 +151,15 @@ template <bool FP4> __global__ void __launch_bounds__(THREADS) down_kernel(const
     if (lane == 0 && col < p.hidden) pz_put(p.y, row, col, sum);
 }
 
+} // namespace
+
 pz_status pz_cuda_launch_experts(const pz_cuda_run *r, const pz_experts_params *p, pz_error *err) {
     const dim3 pairs(p->m * p->top_k, (p->inner + OUTPUTS - 1) / OUTPUTS);
     PZ_TRY(pz_cuda_launch(p->gate_up.scale ? gate_up_kernel<true> : gate_up_kernel<false>, pairs, dim3(THREADS), 0,
                           r->stream, r->dependent, "moe_experts gate_up", err, *p));
     const int part = p->inner < STAGE ? p->inner : STAGE, fit = STAGE / part;
     const int group = fit < p->top_k ? fit : p->top_k;
-    const size_t floats = (size_t)group * spread((part + 31) & ~31) + 2 * (size_t)p->top_k;
+    const size_t floats = (size_t)group * pz_spread((part + 31) & ~31) + 2 * (size_t)p->top_k;
     return pz_cuda_launch(p->down.scale ? down_kernel<true> : down_kernel<false>,
                           dim3(p->m, (p->hidden + OUTPUTS - 1) / OUTPUTS), dim3(THREADS), floats * sizeof(float),
                           r->stream, r->dependent, "moe_experts down", err, *p, group);

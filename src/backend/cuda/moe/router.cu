@@ -7,6 +7,8 @@
 #include "backend/cuda/moe/moe.h"
 #include "backend/cuda/rows/row.cuh"
 
+namespace {
+
 enum { THREADS = 128, WARPS = THREADS / 32, MOST = PZ_ROUTER_MAX_EXPERTS };
 
 /* So that -Inf can stand for what is struck out. */
@@ -118,6 +120,8 @@ __global__ void __launch_bounds__(THREADS) router_kernel(const pz_router_params 
     for (int t = tid; t < p.top_k; t += 32)
         pz_put(p.weights, row, t, (p.norm ? weight[t] / (sum + 1e-20f) : weight[t]) * p.scale);
 }
+
+} // namespace
 
 pz_status pz_cuda_launch_router(const pz_cuda_run *r, const pz_router_params *p, pz_error *err) {
     return pz_cuda_launch(router_kernel, dim3(p->m), dim3(THREADS), 0, r->stream, r->dependent, "router", err, *p);

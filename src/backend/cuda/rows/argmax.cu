@@ -7,6 +7,8 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/rows/row.cuh"
 
+namespace {
+
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
 /* b, where it is better than a. */
@@ -54,6 +56,8 @@ __global__ void __launch_bounds__(THREADS) argmax_kernel(const pz_argmax_params 
     for (int w = 1; w < WARPS; w++) best = better(best, warps[w]);
     p.out[blockIdx.y * p.parts + blockIdx.x] = best;
 }
+
+} // namespace
 
 pz_status pz_cuda_launch_argmax(const pz_argmax_params *p, cudaStream_t stream, pz_error *err) {
     return pz_cuda_launch(argmax_kernel, dim3(p->parts, p->n), dim3(THREADS), 0, stream, false, "argmax", err, *p);

@@ -30,6 +30,12 @@ __device__ __forceinline__ void pz_prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+/* Where value k of a row lies in shared memory: lanes that read 16 bytes each, from neighbouring chunks of 8 or of 32
+ * values, meet no bank twice. */
+__host__ __device__ __forceinline__ int pz_spread(int k) {
+    return k + (k >> 5) * 4;
+}
+
 /* Columns [col, col + n) as f32, n <= 8; the rest of out is 0. */
 __device__ __forceinline__ void pz_get_some(const pz_matrix &a, int64_t row, int64_t col, int n, float out[8]) {
     const int64_t i = row * a.ld + col;

@@ -6,6 +6,8 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/rows/row.cuh"
 
+namespace {
+
 enum { THREADS = 128, SPAN = THREADS * 8 /* columns of a block */ };
 
 /* Threads of a block that has a whole row, eight columns each. */
@@ -38,10 +40,14 @@ __global__ void __launch_bounds__(THREADS) embed_kernel(const pz_embed_params p)
     pz_put_some(p.y, row, col, some(p.cols, col), v);
 }
 
+} // namespace
+
 pz_status pz_cuda_launch_embed(const pz_cuda_run *r, const pz_embed_params *p, pz_error *err) {
     const dim3 grid(p->m, (p->cols + SPAN - 1) / SPAN);
     return pz_cuda_launch(embed_kernel, grid, dim3(THREADS), 0, r->stream, r->dependent, "embed", err, *p);
 }
+
+namespace {
 
 /* ---- add; all_reduce, which on one rank hands its operand on ---- */
 __global__ void __launch_bounds__(THREADS) add_kernel(const pz_add_params p) {
@@ -61,10 +67,14 @@ __global__ void __launch_bounds__(THREADS) add_kernel(const pz_add_params p) {
     pz_put_some(p.y, row, col, n, a);
 }
 
+} // namespace
+
 pz_status pz_cuda_launch_add(const pz_cuda_run *r, const pz_add_params *p, pz_error *err) {
     const dim3 grid(p->m, (p->cols + SPAN - 1) / SPAN);
     return pz_cuda_launch(add_kernel, grid, dim3(THREADS), 0, r->stream, r->dependent, "add", err, *p);
 }
+
+namespace {
 
 /* ---- silu_mul ---- */
 __global__ void __launch_bounds__(1024) silu_mul_kernel(const pz_silu_params p) {
@@ -87,10 +97,14 @@ __global__ void __launch_bounds__(1024) silu_mul_kernel(const pz_silu_params p) 
     if (threadIdx.x == 0) p.x_norm[row] = pz_norm_of_squares(squares);
 }
 
+} // namespace
+
 pz_status pz_cuda_launch_silu_mul(const pz_cuda_run *r, const pz_silu_params *p, pz_error *err) {
     return pz_cuda_launch(silu_mul_kernel, dim3(p->m), dim3(row_threads(p->cols)), 0, r->stream, r->dependent,
                           "silu_mul", err, *p);
 }
+
+namespace {
 
 /* ---- norm of a compressed latent ---- */
 __global__ void __launch_bounds__(1024) latent_norm_kernel(const pz_latent_norm_params p) {
@@ -116,6 +130,8 @@ __global__ void __launch_bounds__(1024) latent_norm_kernel(const pz_latent_norm_
     stored = pz_block_sum(stored);
     if (threadIdx.x == 0) p.x_norm[row] = pz_norm_of_squares(stored);
 }
+
+} // namespace
 
 pz_status pz_cuda_launch_latent_norm(const pz_cuda_run *r, const pz_latent_norm_params *p, pz_error *err) {
     return pz_cuda_launch(latent_norm_kernel, dim3(p->m), dim3(row_threads(p->cols)), 0, r->stream, r->dependent,
