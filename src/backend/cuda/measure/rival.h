@@ -8,7 +8,7 @@
 
 typedef struct pz_rival pz_rival;
 
-/* y[m, n] = x[m, k] w[n, k]^T, all dense, x and w bf16, y bf16 or f32, sums in f32, a workspace of 64 MiB in the lab's
+/* y[m, n] = x[m, k] w[n, k]^T, all dense, x and w bf16, y bf16 or f32, sums in f32, a workspace of 32 MiB in the lab's
  * memory. E_UNSUPPORTED without cuBLASLt. */
 pz_status pz_rival_open(pz_lab *lab, int m, int n, int k, pz_elem y, pz_rival **out, pz_error *err);
 void pz_rival_close(pz_rival *r);
