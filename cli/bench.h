@@ -26,7 +26,7 @@ extern const char *const bench_accums[BENCH_ACCUMS], *const bench_strategies[BEN
 /* ---- results ---- */
 typedef struct bench_gemm {
     const char *command;
-    bool quick, search, serial, early;
+    bool quick, search, serial, late;
     pz_measure_device device;
     bench_shape shapes[BENCH_MAX_SHAPES];
     int n_shapes, measured; /* shapes with results: the first ones */

@@ -102,7 +102,7 @@ json_t *bench_json(const bench_gemm *b) {
     for (int s = 0; s < b->measured; s++) json_array_append_new(shapes, shape_json(b, s));
     return json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:f, s:i, s:o, s:o}", "command", b->command, "version",
                      pz_version(), "device", bench_device_json(&b->device), "quick", b->quick, "search", b->search,
-                     "serial", b->serial, "early", b->early, "floor_gbs", BENCH_FLOOR_BYTES_PER_US * 1e-3, "wrong",
+                     "serial", b->serial, "late", b->late, "floor_gbs", BENCH_FLOOR_BYTES_PER_US * 1e-3, "wrong",
                      bench_wrong(b), "shapes", shapes, "sums", sums_json(b));
 }
 

@@ -91,9 +91,9 @@ void bench_text_head(FILE *f, const bench_gemm *b) {
             "us of [add + RMSNorm, GEMM] in a captured chain minus the norm alone; median, +- half of its 95 %% "
             "interval%s\n%s, %s; cuBLASLt: bf16 output, the fastest of all its heuristics, in the same run\n",
             b->quick ? " (quick: 3 samples, the whole range)" : "",
-            b->serial  ? "every kernel starts when the one before has ended"
-            : b->early ? "programmatic dependent launch, at once even with a rider"
-                       : "programmatic dependent launch",
+            b->serial ? "every kernel starts when the one before has ended"
+            : b->late ? "programmatic dependent launch, with a rider after its stores"
+                      : "programmatic dependent launch",
             b->search ? "the fastest of the geometries that the cost model ranks first"
                       : "geometries as the library chooses them");
 }

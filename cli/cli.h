@@ -28,7 +28,7 @@ typedef struct cli_args {
     int64_t accum, dtype, threads, context, max_tokens, top_k, seed, chunk, tp, units, batch, steps, limit, gpu, hidden,
         rider, rounds;
     double temperature, top_p;
-    bool print_ids, plan, graph, inlined, report, failures, quick, resume, search, serial, early;
+    bool print_ids, plan, graph, inlined, report, failures, quick, resume, search, serial, late;
     cli_ints ids, batches;
     const char *prompt, *ids_file, *strategy, *gate, *out, *json, *html, *dot, *device, *passes, *data, *shapes,
         *accums, *strategies;

@@ -16,9 +16,10 @@ static const cli_option options[] = {
                "gemm: each strategy with the fastest of the geometries that the cost model ranks first, not with the "
                "tuned one; slow"),
     CLI_OPTION("serial", NULL, CLI_FLAG, NULL, NULL, serial, "gemm: without programmatic dependent launch"),
-    CLI_OPTION("early", NULL, CLI_FLAG, NULL, NULL, early,
-               "gemm: a prezero GEMM may start as soon as its norm runs; plans, and bench without this, let it start "
-               "after the rider's stores"),
+    CLI_OPTION(
+        "late", NULL, CLI_FLAG, NULL, NULL, late,
+        "gemm: a prezero GEMM starts only after the rider's stores; plans, and bench without this, let it start as "
+        "soon as its norm runs"),
     CLI_OPTION("hidden", "N", CLI_INT, "7168", "8..16384", hidden, "norm: columns, a multiple of 8"),
     CLI_OPTION("rider", "BYTES", CLI_INT, "49408", "0..1048576", rider,
                "norm: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
@@ -64,7 +65,7 @@ static void set_cases(const cli_args *a, bench_gemm *b, int shape, int batch) {
                                   .strategy = (pz_strategy)b->strategies[s],
                                   .config = {.stages = a->search ? PZ_MEASURE_BEST : 0},
                                   .serial = a->serial,
-                                  .late = !a->early};
+                                  .late = a->late};
     *bench_cublaslt(b, shape, batch) =
         (pz_measure_case){.accum = PZ_ACCUM_BF16,
                           .config = {.split = 1, .family = PZ_GEMM_CUBLASLT, .stages = PZ_MEASURE_BEST},
@@ -117,7 +118,7 @@ static int measure_shapes(const cli_args *a, bench_gemm *b) {
 }
 
 static int bench_gemms(const cli_args *a, const char *command) {
-    bench_gemm b = {.command = command, .quick = a->quick, .search = a->search, .serial = a->serial, .early = a->early};
+    bench_gemm b = {.command = command, .quick = a->quick, .search = a->search, .serial = a->serial, .late = a->late};
     pz_error err;
     b.batches = a->batches;
     int rc = bench_read_shapes(a->shapes, b.shapes, &b.n_shapes);
@@ -184,7 +185,7 @@ static char *command_line(const cli_args *a, bool gemm) {
     fprintf(f, "prezero bench %s", a->what);
     if (gemm) fprintf(f, " --shapes '%s' --accum %s --strategies %s", a->shapes, a->accums, a->strategies);
     if (gemm)
-        fprintf(f, "%s%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "", a->early ? " --early" : "");
+        fprintf(f, "%s%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "", a->late ? " --late" : "");
     if (!gemm) fprintf(f, " --hidden %d --rider %d", (int)a->hidden, (int)a->rider);
     for (int i = 0; i < a->batches.n; i++) fprintf(f, "%s%d", i ? "," : " --batches ", a->batches.at[i]);
     if (a->rounds) fprintf(f, " --rounds %d", (int)a->rounds);

@@ -182,6 +182,11 @@ static void test_text(void **state) {
         "   16    32.00     50.00   0.64     8.32      3.85\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) assert_contains(text, parts[i]);
     assert_null(strstr(text, "WRONG"));
+    assert_null(strstr(text, "after its stores"));
+    free(text);
+    b.late = true;
+    text = text_of(&b);
+    assert_contains(text, "programmatic dependent launch, with a rider after its stores, geometries");
     free(text);
 
     fails(bench_case(&b, 0, 0, 1, PZ_ZERO_SELF), PZ_E_VERIFY, "wrong result: element [0, 1]");
@@ -207,6 +212,7 @@ static void test_json(void **state) {
     json_t *v = bench_json(&b);
     assert_non_null(v);
     assert_true(number(v, "wrong") == 1);
+    assert_true(json_is_false(json_object_get(v, "late")));
     assert_true(number(json_object_get(v, "device"), "copy_gbs") == 4000);
     const json_t *shapes = json_object_get(v, "shapes"), *shape = json_array_get(shapes, 0);
     assert_int_equal(json_array_size(shapes), N_SHAPES);

@@ -254,10 +254,12 @@ static void test_bench(void **state) {
     REFUSED(RUN("bench", "gemm", "--accum", "fixed,fixed"), 2, "fixed twice");
     REFUSED(RUN("bench", "gemm", "--batches", "0"), 2, "--batches");
     REFUSED(RUN("bench", "gemm", "--rounds", "65"), 2, "--rounds", "64");
+    REFUSED(RUN("bench", "gemm", "--early"), 2, "--early");
     REFUSED(RUN("bench", "norm", "--hidden", "60"), 2, "multiple of 8");
     REFUSED(RUN("bench", "gemm", "--json", "-", "--html", "-"), 2, "--json", "--html");
     REFUSED(RUN("bench", "gemm", "--json", in_dir("no/where.json")), 1, "no/where.json");
     REFUSED(RUN_ENV(none, "bench", "gemm", "--json", in_dir("gemm.json")), 1, "no GPU support", "/nowhere/");
+    REFUSED(RUN_ENV(none, "bench", "gemm", "--late"), 1, "no GPU support");
     REFUSED(RUN_ENV(none, "bench", "norm"), 1, "no GPU support");
     struct stat st;
     assert_int_not_equal(stat(in_dir("gemm.json"), &st), 0);

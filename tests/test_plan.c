@@ -21,7 +21,6 @@ static void test_layer(void **state) {
     assert_int_equal(f->level, 3);
     assert_int_equal(f->n_active, 3);
     assert_int_equal(f->bytes, (704 + 768 + 256) * 4 * 3);
-    assert_true(norm->trigger_late && !qkv->trigger_late);
     assert_int_equal(qkv->strategy, PZ_ZERO_PREZERO);
     assert_int_equal(qkv->gemm.split, 2);
     assert_int_equal(p->slices.at[qkv->slice].offset, f->offset);
@@ -84,10 +83,7 @@ static void test_no_rider(void **state) {
         assert_int_not_equal(prefill->places.at[i].type.dt, PZ_DT_BUFFER);
         assert_null(strstr(prefill->places.at[i].name, "buffer"));
     }
-    for (int i = 0; i < prefill->launches.n; i++) {
-        assert_int_equal(prefill->launches.at[i].fill, -1);
-        assert_false(prefill->launches.at[i].trigger_late);
-    }
+    for (int i = 0; i < prefill->launches.n; i++) assert_int_equal(prefill->launches.at[i].fill, -1);
     assert_int_equal(prefill->arena_bytes, shut->arena_bytes); /* no byte wasted on a buffer */
     pz_plan_free(prefill);
     pz_plan_free(shut);

@@ -79,9 +79,7 @@ static void slice_elsewhere(fixture *f) {
 static void fill_late(fixture *f) {
     int later = f->absorb_v;
     launch(f, f->norm1)->fill = -1;
-    launch(f, f->norm1)->trigger_late = false;
     launch(f, later)->fill = 0;
-    launch(f, later)->trigger_late = true;
     launch(f, later)->node = launch(f, f->norm1)->node; /* a donor, so that only its place in the order is wrong */
     f->p->fills.at[0].donor = later;
 }
@@ -101,8 +99,14 @@ static void fill_by_another(fixture *f) {
 static void fill_of_no_donor(fixture *f) {
     launch(f, f->norm1)->node = launch(f, f->moe)->node;
 }
-static void fill_triggers_early(fixture *f) {
-    launch(f, f->norm1)->trigger_late = false;
+static void consumer_does_not_wait(fixture *f) {
+    launch(f, f->o)->waits = false;
+}
+static void launch_before_consumer_does_not_wait(fixture *f) {
+    launch(f, f->attention)->waits = false;
+}
+static void launch_after_donor_does_not_wait(fixture *f) { /* which is a consumer, too, and the first of three */
+    launch(f, f->qkv)->waits = false;
 }
 static void fill_over_live(fixture *f) { /* %x0 lives from the embedding to the second norm */
     int x0 = support_place(f->p, "%x0");
@@ -120,9 +124,7 @@ static void reused_between(fixture *f) { /* another place in the buffer's memory
 static void fill_between(fixture *f) { /* a second fill on zeros that wait for their GEMM */
     pz_fill *b = &f->p->fills.at[1];
     launch(f, f->norm2)->fill = -1;
-    launch(f, f->norm2)->trigger_late = false;
     launch(f, f->norm1 + 1)->fill = 1;
-    launch(f, f->norm1 + 1)->trigger_late = true;
     launch(f, f->norm1 + 1)->node = launch(f, f->norm1)->node;
     b->donor = f->norm1 + 1;
     pz_slice *gate = slice(f, f->gate), *o = slice(f, f->o);
@@ -238,11 +240,17 @@ static void unit_absent(fixture *f) {
 static void unit_of_view_absent(fixture *f) {
     f->p->places.at[support_place(f->p, "attention.0/%qa")].scale_weight = NULL;
 }
+/* After the last consumer of a fill, so that a value is what is not ordered. */
 static void does_not_wait(fixture *f) {
-    launch(f, f->qkv)->waits = false;
+    launch(f, f->router)->waits = false;
 }
+/* It reads nothing and writes where nothing was, so that only the reader behind it is hurt. */
 static void one_between_does_not_wait(fixture *f) {
-    launch(f, f->attention)->waits = false;
+    pz_launch *moe = launch(f, f->moe);
+    moe->waits = false;
+    for (int i = 0; i < PZ_MAX_OPERANDS; i++) moe->in[i].place = -1;
+    out(f, f->moe)->offset = (f->p->arena_bytes + 63) / 64 * 64;
+    f->p->arena_bytes = out(f, f->moe)->offset + out(f, f->moe)->bytes;
 }
 static void workspace_small(fixture *f) {
     launch(f, f->lm_head)->strategy = PZ_ZERO_REDUCE; /* and has none at all */
@@ -281,7 +289,12 @@ static const breakage breakages[] = {
     BREAKAGE(fill_gone, "launch 11 gemm @layers.0.gate", "slice gate is not filled"),
     BREAKAGE(fill_by_another, "launch 10", "fill 1 is missing"),
     BREAKAGE(fill_of_no_donor, "launch 1", "is no donor"),
-    BREAKAGE(fill_triggers_early, "launch 1", "before its stores"),
+    BREAKAGE(consumer_does_not_wait, "launch 9 gemm @layers.0.o_proj: does not wait",
+             "launch 9 is not ordered after the fill of launch 1"),
+    BREAKAGE(launch_before_consumer_does_not_wait, "launch 7 mla_attention: does not wait",
+             "launch 9 is not ordered after the fill of launch 1"),
+    BREAKAGE(launch_after_donor_does_not_wait, "launch 2 gemm @layers.0.qkv_a: does not wait",
+             "launch 2 is not ordered after the fill of launch 1"),
     BREAKAGE(fill_over_live, "launch 1", "in the same bytes"),
     BREAKAGE(reader_between, "launch 3 mla_cache_write", "zeroed by launch 1 for a later gemm"),
     BREAKAGE(writer_between, "launch 4 latent_rms_norm", "zeroed by launch 1 for a later gemm"),
@@ -318,8 +331,9 @@ static const breakage breakages[] = {
     BREAKAGE(norm_absent, "launch 15 gemm @lm_head", "has no x_norm"),
     BREAKAGE(unit_absent, "launch 11 gemm @layers.0.gate", "does not say the unit"),
     BREAKAGE(unit_of_view_absent, "launch 4 latent_rms_norm", "without the x_norm or weight"),
-    BREAKAGE(does_not_wait, "launch 2 gemm @layers.0.qkv_a", "is not ordered after launch 1"),
-    BREAKAGE(one_between_does_not_wait, "launch 7 mla_attention", "is not ordered after launch 6"),
+    BREAKAGE(does_not_wait, "launch 12 router", "is not ordered after launch 11"),
+    BREAKAGE(one_between_does_not_wait, "launch 14 fused_allreduce_rmsnorm @norm: %x1",
+             "is not ordered after launch 10: it or a launch between"),
     BREAKAGE(workspace_small, "launch 15 gemm @lm_head", "workspace does not hold 4 partial results"),
     BREAKAGE(output_overwritten, "output 0 is not in its place", "overwritten by launch"),
     BREAKAGE(output_absent, "output 0 is not in its place", "does not exist"),

@@ -26,7 +26,6 @@ static pz_status gpu_gemm(void *ctx, const pz_gemm_shape *shape, pz_effort effor
         c[i].accum = cases[i].accum;
         c[i].strategy = cases[i].choice.strategy;
         c[i].config = cases[i].choice.config;
-        c[i].late = 1; /* as plans launch a donor with a rider */
     }
     pz_measure_spec spec = {.size = sizeof spec,
                             .device = gpu->device,
@@ -54,7 +53,6 @@ static pz_status gpu_norm(void *ctx, int m, int hidden, const int64_t *bytes, in
     if (!c) return PZ_NOMEM(err);
     for (int i = 0; i < n; i++) {
         c[i].zero_bytes = (size_t)bytes[i];
-        c[i].late = 1;
         c[i].x_norm = 1;
     }
     pz_measure_norm_spec spec = {.size = sizeof spec, .device = gpu->device, .m = m, .hidden = hidden, .seed = 1};

@@ -67,7 +67,6 @@ static pz_status make_buffer(pz_plan *p, int fill, pz_error *err) {
     }
     p->places.at[f->place].bytes = f->bytes;
     p->fill_bytes += f->bytes;
-    p->launches.at[f->donor].trigger_late = true;
     return PZ_OK;
 }
 

@@ -144,7 +144,6 @@ typedef struct pz_launch {
     int fill;                /* donor: index into fills (its bytes are 0 at level 0), -1 */
     int workspace;           /* place, -1 */
     bool waits;              /* reads or overwrites what an earlier launch wrote or reads: griddepcontrol.wait first */
-    bool trigger_late;       /* carries a rider: lets dependents start only after its stores */
 } pz_launch;
 
 /* One consumer's slice of a donor's buffer. */

@@ -200,6 +200,16 @@ static pz_status check_gemm(prover *pr, int launch) {
 }
 
 /* ---- fills: each byte is a consumer's ---- */
+/* A launch may start before its predecessor has stored anything. One that waits has all of its predecessor behind it,
+ * so a chain of launches that all wait leads from the fill's stores to the consumer. */
+static pz_status check_waits(prover *pr, const pz_fill *f, const pz_slice *s) {
+    for (int i = f->donor + 1; i <= s->consumer; i++)
+        if (!pr->p->launches.at[i].waits)
+            return REFUSE(pr, i, "does not wait, so launch %d is not ordered after the fill of launch %d", s->consumer,
+                          f->donor);
+    return PZ_OK;
+}
+
 static pz_status check_fill(prover *pr, int fill) {
     const pz_plan *p = pr->p;
     const pz_fill *f = &p->fills.at[fill];
@@ -207,8 +217,6 @@ static pz_status check_fill(prover *pr, int fill) {
         return REFUSE(pr, f->donor, "fill %d is missing: the launch does not carry it", fill);
     if (!pz_node_has(p->launches.at[f->donor].node, PZ_TRAIT_DONOR))
         return REFUSE(pr, f->donor, "carries fill %d but is no donor", fill);
-    if (f->bytes > 0 && !p->launches.at[f->donor].trigger_late)
-        return REFUSE(pr, f->donor, "carries fill %d but lets its dependents start before its stores", fill);
     int64_t at = f->offset;
     int filled = 0;
     for (int s = f->first_slice; s < f->first_slice + f->n_slices; s++) {
@@ -222,6 +230,7 @@ static pz_status check_fill(prover *pr, int fill) {
                      p->launches.at[sl->consumer].strategy == PZ_ZERO_PREZERO &&
                      p->launches.at[sl->consumer].slice == s;
         if (!taken) return REFUSE(pr, f->donor, "it fills slice %s, which nobody consumes", sl->name);
+        PZ_TRY(check_waits(pr, f, sl));
         at += sl->bytes;
         filled++;
     }

@@ -77,7 +77,7 @@ static void add_fill(pz_str *b, const pz_plan *p, const pz_fill *f) {
 
 static void add_launch(pz_str *b, const pz_plan *p, int i) {
     const pz_launch *la = &p->launches.at[i];
-    pz_str_addf(b, "%5d  %c%c ", i, la->waits ? 'w' : '-', la->trigger_late ? 't' : '-');
+    pz_str_addf(b, "%5d  %c ", i, la->waits ? 'w' : '-');
     int results = 0;
     for (int k = 0; k < PZ_MAX_RESULTS; k++) {
         if (la->out[k] < 0) continue;
@@ -116,9 +116,7 @@ pz_status pz_plan_text(const pz_plan *p, char **out, pz_error *err) {
     pz_str_add(&b, "\n");
     pz_str_addf(&b, "%d launches, arena %lld bytes, zeroed by riders %lld bytes\n", p->launches.n,
                 (long long)p->arena_bytes, (long long)p->fill_bytes);
-    pz_str_add(
-        &b,
-        "w: waits for the launches before it; t: lets the next start only after its stores; @: byte in the arena\n");
+    pz_str_add(&b, "w: waits for the launches before it; @: byte in the arena\n");
     add_places(&b, p, "inputs", p->inputs.at, p->inputs.n);
     for (int i = 0; i < p->launches.n; i++) add_launch(&b, p, i);
     add_places(&b, p, "outputs", p->outputs.at, p->outputs.n);

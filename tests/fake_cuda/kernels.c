@@ -174,7 +174,7 @@ pz_status pz_cuda_gemm(const pz_gemm_args *a, pz_error *err) {
 }
 
 pz_status pz_cuda_rms_norm(const pz_norm_args *a, pz_error *err) {
-    if (!a->eps || a->zero_bytes % 16 || (a->zero && !a->late) || (a->res.data && !a->r.data))
+    if (!a->eps || a->zero_bytes % 16 || a->late || (a->res.data && !a->r.data))
         return pz_fail(err, PZ_E_INTERNAL, "rms_norm: wrong arguments");
     return submit_by(a->w, a->y.data, a->dependent != 0, err);
 }

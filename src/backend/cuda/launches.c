@@ -83,7 +83,6 @@ pz_status pz_cuda_run_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
                       .x_norm = pz_cuda_norm(r, l->out[0]),
                       .m = r->m,
                       .hidden = (int)r->plan->places.at[l->out[0]].type.dim[1],
-                      .late = l->trigger_late,
                       .dependent = r->dependent,
                       .stream = r->stream};
     if (pz_op_operand_index(l->op, "res") >= 0) {
