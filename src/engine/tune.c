@@ -14,7 +14,7 @@ enum {
     ROUNDS = 3,
     FINALISTS = 3,
     GEOMETRIES_OFF = 6, /* split ones that are tried with every strategy that zeroes or adds up by itself */
-    MAX_CASES = 96
+    MAX_CASES = PZ_MAX_CANDIDATES + 16
 };
 
 typedef struct cases {

@@ -11,8 +11,8 @@ enum {
     SKINNY_ROWS = 32,    /* more rows than this are several tiles, each of which reads the weights again */
     SKINNY_MOST = 64,    /* rows beyond which the family is not looked at */
     WIDE_ROWS = 128,     /* of one tile */
-    BLOCK_SMEM = 231424, /* bytes of shared memory that a block can have */
-    WIDE_STAGES = 4
+    BLOCK_SMEM = 230400, /* bytes of shared memory that a block of the kernels has */
+    WIDE_MOST = 2        /* warpgroups of a block with all rows that a tile can have */
 };
 
 /* Times in us, rates a us; fitted to prototypes on an H200 by hand, so they rank but do not predict. */
@@ -22,7 +22,8 @@ static const double l2_all_bytes = 5e6; /* that all of them move through L2 */
 static const double adds = 2e6;         /* 32-bit adds into L2 */
 static const double mmas = 1.0e3;       /* m16n8k16 of one SM */
 static const double wide_mmas = 4.0e3;  /* the same work by wgmma */
-static const double in_flight = 32768;  /* bytes an SM must have asked for to read at full rate */
+static const double sm_share = 1.6; /* of its equal part of the bandwidth, what one SM can take if others take less */
+static const double in_flight = 32768; /* bytes an SM must have asked for to read at full rate */
 /* one chunk of one warp, and each 8 rows of it: what has been prefetched is multiplied after the wait for x */
 static const double chunk_us = 0.04, chunk_rows_us = 0.02;
 
@@ -30,20 +31,33 @@ static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Rows of one tile. */
-static int tile_rows(const pz_gemm_shape *s, int family) {
-    if (family == PZ_GEMM_WIDE) return s->m < WIDE_ROWS ? (s->m + 7) / 8 * 8 : WIDE_ROWS;
-    return s->m <= 8 ? 8 : s->m <= 16 ? 16 : SKINNY_ROWS;
+/* Rows of x of one tile. The skinny family keeps them in shared memory beside one slot of w a thread and the sums. */
+static int tile_rows(const pz_gemm_shape *s, const pz_gemm_config *c) {
+    if (c->family == PZ_GEMM_WIDE) {
+        int rows = 8;
+        while (rows < s->m && rows < WIDE_ROWS) rows *= 2;
+        return rows;
+    }
+    int rows = s->m <= 8 ? 8 : s->m <= 16 ? 16 : SKINNY_ROWS;
+    int64_t part = pz_ceil_div(pz_ceil_div(s->k, CHUNK), c->split),
+            slot = (int64_t)c->tile_n / 16 * c->warps * 32 * CHUNK;
+    for (; rows > 1; rows /= 2) {
+        int64_t x = min64(s->m, rows) * (part * CHUNK * 2 + 64);
+        int64_t sums = (int64_t)c->warps * (rows < 8 ? 8 : rows) * (c->tile_n + 4) * 4;
+        if (x + sums + slot <= BLOCK_SMEM) break;
+    }
+    return rows;
 }
 
 int64_t pz_gemm_blocks(const pz_gemm_shape *s, const pz_gemm_config *c) {
-    return pz_ceil_div(s->n, c->tile_n) * c->split * pz_ceil_div(s->m, tile_rows(s, c->family));
+    return pz_ceil_div(s->n, c->tile_n) * c->split * pz_ceil_div(s->m, tile_rows(s, c));
 }
 
 /* Bytes in flight that one block of the skinny family can have; 0: it does not fit. */
 static double skinny_in_flight(const pz_gemm_shape *s, const pz_gemm_config *c, int64_t part) {
-    int warps = c->tile_n / 16 * c->warps, rows = tile_rows(s, c->family);
-    int64_t x = min64(s->m, rows) * (part * CHUNK * 2 + 64), sums = (int64_t)c->warps * rows * (c->tile_n + 4) * 4;
+    int warps = c->tile_n / 16 * c->warps, rows = tile_rows(s, c);
+    int64_t x = min64(s->m, rows) * (part * CHUNK * 2 + 64),
+            sums = (int64_t)c->warps * (rows < 8 ? 8 : rows) * (c->tile_n + 4) * 4;
     int64_t slot = (int64_t)warps * 32 * CHUNK, held = pz_ceil_div(part, c->warps);
     int64_t room = (BLOCK_SMEM - x - sums) / slot, slots = held - c->stages;
     if (room < 1) return 0;
@@ -70,10 +84,11 @@ double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_g
     if (strategy == PZ_ZERO_NONE && c->split > 1) return INFINITY;
     if (!wide && (c->warps < 1 || c->tile_n / 16 * c->warps > MAX_WARPS || c->tile_n % 16)) return INFINITY;
     int64_t part = pz_ceil_div(chunks, c->split), k = min64(part * CHUNK, s->k);
-    int64_t rows = min64(s->m, tile_rows(s, c->family));
+    int64_t rows = min64(s->m, tile_rows(s, c));
     double busiest = (double)pz_ceil_div(pz_gemm_blocks(s, c), dev->units); /* blocks of one SM */
     double weights = (double)min64(c->tile_n, s->n) * (double)k * 2, x = (double)rows * (double)k * 2;
-    double rate = dev->bandwidth / dev->units;
+    double rate = sm_share * dev->bandwidth / dev->units;
+    double all = (double)pz_gemm_blocks(s, c) * weights / dev->bandwidth;
     /* chunks that the slowest of the warps sharing them has, to those of the mean */
     double uneven = 1;
     if (!wide) {
@@ -83,7 +98,8 @@ double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_g
         uneven = (double)(pz_ceil_div(part, c->warps) * c->warps) / (double)part;
     }
     double products = (double)c->tile_n / 16 * (double)pz_ceil_div(rows, 8) * (double)k / 16;
-    double us = busiest * (weights * uneven / rate + x / l2_bytes + products / (wide ? wide_mmas : mmas));
+    double slowest = busiest * weights * uneven / rate;
+    double us = (slowest > all ? slowest : all) + busiest * (x / l2_bytes + products / (wide ? wide_mmas : mmas));
     /* the family with a ring of tiles takes longer to get going; sums of warps meet in shared memory */
     double held = wide ? 0 : (double)pz_ceil_div(part, c->warps);
     us += wide ? wide_us : held * (chunk_us + chunk_rows_us * (double)pz_ceil_div(rows, 8)) + 0.01 * c->warps;
@@ -93,39 +109,42 @@ double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_g
 /* ---- geometries ---- */
 typedef void (*visit_fn)(void *ctx, const pz_gemm_config *c);
 
-/* Splits of a tile count that make one, two or three blocks an SM, or just not split. */
+/* Not split; all splits that nearly fill the device once; of those with up to three blocks an SM the ones that fill
+ * them best, and for each longest part of K the one with the fewest blocks. */
 static void visit_splits(const pz_device *dev, const pz_gemm_shape *s, pz_gemm_config c, visit_fn fn, void *ctx) {
     int64_t chunks = pz_ceil_div(s->k, CHUNK);
     c.split = 1;
-    int64_t tiles = pz_gemm_blocks(s, &c), most = min64(chunks, MAX_SPLIT), done[16];
-    int n = 0;
-    done[n++] = 1;
     fn(ctx, &c);
-    for (int64_t blocks = 1; blocks <= 3; blocks++)
-        for (int64_t less = 0; less < 2; less++) {
-            int64_t split = min64(blocks * dev->units / tiles - less, most);
-            /* the same longest part with fewer blocks */
-            if (split > 1) split = pz_ceil_div(chunks, pz_ceil_div(chunks, split));
-            bool seen = split < 2;
-            for (int i = 0; i < n && !seen; i++) seen = done[i] == split;
-            if (seen) continue;
-            done[n++] = split;
-            c.split = (int)split;
-            fn(ctx, &c);
-        }
+    for (int64_t split = 2; split <= min64(chunks, MAX_SPLIT); split++) {
+        c.split = (int)split;
+        int64_t blocks = pz_gemm_blocks(s, &c), tiles = blocks / split;
+        bool shortest = split == pz_ceil_div(chunks, pz_ceil_div(chunks, split));
+        bool fullest = (blocks + tiles - 1) / dev->units != (blocks - 1) / dev->units;
+        bool once = 4 * blocks >= 3 * (int64_t)dev->units && blocks <= dev->units;
+        if (blocks <= 3 * (int64_t)dev->units && (once || shortest || fullest)) fn(ctx, &c);
+    }
+}
+
+/* The families multiply in another order of k, so a fixed sum's bits depend on the family, though on nothing else. */
+static bool may_be_wide(const pz_device *dev, const pz_gemm_shape *s) {
+    return s->k % 64 == 0 && (s->accum != PZ_ACCUM_FIXED || !dev->batch_invariant);
 }
 
 static void visit_all(const pz_device *dev, const pz_gemm_shape *s, visit_fn fn, void *ctx) {
     static const int warps[] = {1, 2, 3, 4, 6, 7, 8, 12, 14, 16};
+    bool wide = may_be_wide(dev, s);
     int64_t widest = pz_ceil_div(s->n, 16) * 16;
-    for (int tile = 16; s->m <= SKINNY_MOST && tile <= 16 * MAX_WARPS && tile <= widest; tile += 16)
+    for (int tile = 16; (s->m <= SKINNY_MOST || !wide) && tile <= 16 * MAX_WARPS && tile <= widest; tile += 16)
         for (size_t w = 0; w < sizeof warps / sizeof *warps; w++) {
             if (tile / 16 * warps[w] > MAX_WARPS || warps[w] > pz_ceil_div(s->k, CHUNK)) continue;
             pz_gemm_config c = {.tile_n = tile, .family = PZ_GEMM_SKINNY, .warps = warps[w], .stages = 1};
             visit_splits(dev, s, c, fn, ctx);
         }
-    for (int tile = 64; tile <= 128; tile += 64)
-        visit_splits(dev, s, (pz_gemm_config){.tile_n = tile, .family = PZ_GEMM_WIDE, .stages = WIDE_STAGES}, fn, ctx);
+    for (int tile = 64; wide && tile <= 128; tile += 64)
+        for (int shares = 1; shares * tile <= WIDE_MOST * 64; shares++) {
+            pz_gemm_config c = {.tile_n = tile, .family = PZ_GEMM_WIDE, .warps = shares};
+            visit_splits(dev, s, c, fn, ctx);
+        }
 }
 
 /* ---- the model's choice ---- */
@@ -148,7 +167,7 @@ static void keep_best(void *ctx, const pz_gemm_config *c) {
 
 static search best_for(const pz_device *dev, const pz_gemm_shape *shape, pz_strategy strategy) {
     search s = {.dev = dev, .shape = shape, .strategy = strategy, .us = INFINITY};
-    s.best = (pz_gemm_config){.tile_n = 64, .split = 1, .family = PZ_GEMM_WIDE, .stages = WIDE_STAGES};
+    s.best = (pz_gemm_config){.tile_n = 64, .split = 1, .family = PZ_GEMM_SKINNY, .warps = 4, .stages = 1};
     visit_all(dev, shape, keep_best, &s);
     return s;
 }
@@ -219,16 +238,16 @@ int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gem
     int64_t part = pz_ceil_div(pz_ceil_div(shape->k, CHUNK), c->split);
     int n = 0;
     if (c->family == PZ_GEMM_WIDE) {
-        for (int stages = WIDE_STAGES / 2; stages <= WIDE_STAGES * 2; stages *= 2) {
-            if (stages == c->stages || stages > 2 * part) continue;
+        for (int depth = 0; depth <= 6; depth += 3) {
+            if (depth == c->depth) continue;
             out[n] = *c;
-            out[n++].stages = stages;
+            out[n++].depth = depth;
         }
         return n;
     }
     int64_t held = c->warps ? pz_ceil_div(part, c->warps) : 0; /* chunks of one warp */
     for (int stages = 1; stages <= 2 && stages <= held; stages++)
-        for (int depth = 0; depth <= 4; depth += 4) {
+        for (int depth = 0; depth <= 1; depth++) {
             if (stages == c->stages && depth == c->depth) continue;
             out[n] = *c;
             out[n].stages = stages;
@@ -246,7 +265,7 @@ void pz_gemm_config_text(const pz_gemm_config *c, pz_str *b) {
     if (c->family == PZ_GEMM_SKINNY)
         pz_str_addf(b, ", warps %d, stages %d, depth %d", c->warps, c->stages, c->depth);
     else if (c->family == PZ_GEMM_WIDE)
-        pz_str_addf(b, ", stages %d", c->stages);
+        pz_str_addf(b, ", warpgroups %d, depth %d", c->warps, c->depth);
 }
 
 pz_status pz_gemm_candidates_text(const pz_device *dev, const pz_gemm_shape *shape, char **out, pz_error *err) {

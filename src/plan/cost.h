@@ -25,7 +25,7 @@ pz_gemm_config pz_gemm_model_for(const pz_device *dev, const pz_gemm_shape *shap
 /* Blocks of a launch. */
 int64_t pz_gemm_blocks(const pz_gemm_shape *shape, const pz_gemm_config *config);
 
-enum { PZ_MAX_CANDIDATES = 60, PZ_MAX_VARIANTS = 4 };
+enum { PZ_MAX_CANDIDATES = 240, PZ_MAX_VARIANTS = 4 };
 /* Distinct geometries of the own kernels that fill the device well, the most promising first. Returns how many. */
 int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max);
 /* The same geometry with other depths of prefetch, without the given one. Returns how many. */

@@ -34,6 +34,7 @@ typedef struct pz_device {
     double bandwidth;                     /* bytes per us that all units together read */
     pz_gate_constants gate;
     const struct pz_tuned *tuned; /* borrowed (pz_device_tune); NULL: models alone */
+    bool batch_invariant;         /* knob BATCH_INVARIANT: bits of a fixed sum must not depend on the rows */
 } pz_device;
 /* units 0: the table's number (this machine's processors if that is 0 too). E_NOTFOUND lists the devices. */
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);

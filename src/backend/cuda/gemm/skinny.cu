@@ -19,6 +19,7 @@ struct skinny_params {
     const __nv_bfloat16 *x, *w;
     int64_t ldx, ldw;
     int k, chunks; /* of K */
+    int tile_m;
     int columns, warps, slots, piece /* bytes of one copy by all threads */, depth;
     int put_rows, put_cols;             /* threads of a block as rows and columns of the tile */
     int x_stride, x_offset, sum_offset; /* bytes: row of x in shared memory; where x and the sums begin */
@@ -201,8 +202,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const skinny_params p) 
     t.index = blockIdx.y * tiles_n + tile_n;
     t.col0 = tile_n * 16 * p.columns;
     t.cols = min(16 * p.columns, p.out.n - t.col0);
-    t.row0 = blockIdx.y * MT * 8;
-    t.rows = min(MT * 8, p.out.m - t.row0);
+    t.row0 = blockIdx.y * p.tile_m;
+    t.rows = min(p.tile_m, p.out.m - t.row0);
     const int chunk0 = p.chunks * t.part / p.out.split, chunk1 = p.chunks * (t.part + 1) / p.out.split;
     const int mine = chunk0 + share < chunk1 ? (chunk1 - chunk0 - share + p.warps - 1) / p.warps : 0;
     const int n0 = t.col0 + column * 16, g = lane >> 2, first = chunk0 + share;
@@ -298,7 +299,8 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     int threads = 32 * warps;
     int most = (part + c->warps - 1) / c->warps - c->stages; /* chunks of a warp that are not in registers */
     p->x_stride = part * CHUNK * 2 + 64;
-    size_t x_bytes = (size_t)rows * p->x_stride, sum_bytes = (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4;
+    size_t x_bytes = (size_t)rows * p->x_stride,
+           sum_bytes = (size_t)c->warps * (l->tile_m < 8 ? 8 : l->tile_m) * (c->tile_n + 4) * 4;
     int slot = SLOT * 32 * warps, room = MAX_SMEM - 1024 - (int)(x_bytes + sum_bytes);
     int slots = most < 1 ? 1 : most > 9 ? 9 : most;
     if (x_bytes + sum_bytes < MAX_SMEM && slots > room / slot) slots = room / slot;
@@ -314,7 +316,7 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     p->out = l->out;
     p->x = (const __nv_bfloat16 *)a->x;
     p->w = (const __nv_bfloat16 *)a->w;
-    p->ldx = a->ldx, p->ldw = a->ldw, p->k = a->k, p->chunks = chunks;
+    p->ldx = a->ldx, p->ldw = a->ldw, p->k = a->k, p->chunks = chunks, p->tile_m = l->tile_m;
     p->columns = columns, p->warps = c->warps, p->slots = slots, p->piece = 16 * 32 * warps, p->depth = c->depth;
     p->put_cols = c->tile_n < threads ? c->tile_n : threads, p->put_rows = threads / p->put_cols;
     return PZ_OK;
@@ -323,8 +325,13 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
 extern "C" pz_status pz_gemm_skinny_plan(pz_gemm_launch *l, pz_error *err) {
     skinny_params p;
     size_t smem;
-    l->tile_m = l->args.m <= 8 ? 8 : l->args.m <= 16 ? 16 : 32;
-    PZ_TRY(skinny_geometry(l, &p, &smem, err));
+    pz_status st;
+    /* as many rows as fit into shared memory: their number changes no bit */
+    for (l->tile_m = l->args.m <= 8 ? 8 : l->args.m <= 16 ? 16 : 32;; l->tile_m /= 2) {
+        st = skinny_geometry(l, &p, &smem, NULL);
+        if (st != PZ_E_UNSUPPORTED || l->tile_m == 1) break;
+    }
+    if (st != PZ_OK) return skinny_geometry(l, &p, &smem, err);
     l->tiles_n = (l->args.n + l->config.tile_n - 1) / l->config.tile_n;
     l->tiles_m = (l->args.m + l->tile_m - 1) / l->tile_m;
     return PZ_OK;
@@ -334,7 +341,7 @@ extern "C" pz_status pz_gemm_skinny_run(const pz_gemm_launch *l, pz_error *err) 
     skinny_params p;
     size_t smem = 0;
     PZ_TRY(skinny_geometry(l, &p, &smem, err));
-    int mt = l->tile_m / 8, rc = l->config.stages;
+    int mt = (l->tile_m + 7) / 8, rc = l->config.stages;
     skinny_kernel kernel = l->args.accum == PZ_ACCUM_FIXED ? choose<int>(mt, rc) : choose<float>(mt, rc);
     PZ_CUDA_TRY(
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MAX_SMEM - 1024), err);
