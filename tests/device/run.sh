@@ -75,8 +75,7 @@ if [[ $phases == *sanitizers* ]]; then
     for name in $programs; do
       case $name in
       backend) args=(--small --filter test_same_bits) ;;
-      norm | gemm | fixed | chain) args=(--small) ;;
-      ops) args=() ;; # small as it is
+      norm | gemm | fixed | chain | ops) args=(--small) ;;
       *) continue ;;
       esac
       for tool in $tools; do

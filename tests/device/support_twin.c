@@ -3,32 +3,24 @@
 
 #include <stdio.h>
 
-const pz_backend_api *twin_gpu(void) {
-    const pz_backend_api *api = NULL;
-    pz_error err;
-    pz_status st = pz_backend_cuda(&api, &err);
-    if (st == PZ_OK) return api;
-    print_message("skipped: %s\n", err.msg);
-    return NULL;
-}
-
 static void mirror(void *user, const pz_weight *w, pz_op use, const pz_host_weight *host) {
     twin *t = user;
     pz_error err;
     assert_ok(t->gpu->load(t->b, w, use, host, &err), &err);
 }
 
-twin *twin_open(int m, size_t capacity) {
+twin *twin_open(int m, int64_t columns) {
     pz_error err;
     pz_backend_options options = {0};
+    const size_t guards = 16 * 512; /* 12 places at most */
+    size_t capacity = (size_t)m * (size_t)columns * 4 + guards;
     twin *t = pz_calloc(1, sizeof *t);
     assert_non_null(t);
     t->r = rig_open_sized(NULL, 0, m, capacity);
     t->image = pz_calloc(capacity, 1);
     t->got = pz_calloc(capacity, 1);
     assert_true(t->image && t->got);
-    t->gpu = twin_gpu();
-    assert_non_null(t->gpu);
+    assert_ok(pz_backend_cuda(&t->gpu, &err), &err);
     assert_ok(t->gpu->open(&options, &t->b, &err), &err);
     t->r->mirror = mirror;
     t->r->mirror_user = t;

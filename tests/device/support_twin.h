@@ -7,10 +7,6 @@
 
 #include "support_cpu.h"
 
-/* The GPU backend; NULL where there is none, with the reason printed: main returns TWIN_SKIP. */
-enum { TWIN_SKIP = 77 };
-const pz_backend_api *twin_gpu(void);
-
 enum { TWIN_SEQUENCES = 4, TWIN_PAGES = 48, TWIN_STRIDE = 12, TWIN_LAYERS = 2, TWIN_LAYER = 1 };
 
 typedef struct twin {
@@ -26,7 +22,8 @@ typedef struct twin {
     double slack[RIG_PLACES]; /* see twin_slack */
 } twin;
 
-twin *twin_open(int m, size_t capacity);
+/* With room for places of `columns` 4-byte columns in all. */
+twin *twin_open(int m, int64_t columns);
 void twin_close(twin *t);
 
 /* Gives the rig a cache with scattered pages: random entries, so small that two layers of them are compared quickly. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The built-in model, wholly on a GPU: its logits against those of transformers, its answers against the CPU's, and the
  * same bits whatever the engine is asked to do besides. */
+#include "lab.h"
 #include "support_logits.h"
-#include "support_twin.h"
 
 #include "base/par.h"
 
@@ -171,16 +171,15 @@ static void test_without_fills_it_is_wrong(void **state) {
     pz_engine_close(e);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits_bf16_checkpoint),
-        cmocka_unit_test(test_logits_mxfp4_checkpoint),
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_bits_mxfp4),
-        cmocka_unit_test(test_bits_bf16),
-        cmocka_unit_test(test_five_runs),
-        cmocka_unit_test(test_without_fills_it_is_wrong),
+        lab_test(test_logits_bf16_checkpoint),
+        lab_test(test_logits_mxfp4_checkpoint),
+        lab_test(test_answers),
+        lab_test(test_bits_mxfp4),
+        lab_test(test_bits_bf16),
+        lab_test(test_five_runs),
+        lab_test(test_without_fills_it_is_wrong),
     };
-    if (!twin_gpu()) return TWIN_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return lab_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }
