@@ -22,7 +22,7 @@ typedef struct rig {
     pz_plan plan;
     pz_cache cache;
     unsigned char *arena, *before;
-    size_t capacity; /* bytes of each */
+    size_t capacity;          /* bytes of each */
     bool written[RIG_PLACES]; /* outputs */
     int64_t *launch_ns;       /* as in pz_run_args */
     /* Called with every weight that is loaded, so that another backend can load it too; may be NULL. */
