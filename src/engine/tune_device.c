@@ -34,7 +34,7 @@ static pz_status gpu_gemm(void *ctx, const pz_gemm_shape *shape, pz_effort effor
                             .k = (int)shape->k,
                             .copies = shape->n * shape->k * 2 > LARGE_WEIGHT ? LARGE_COPIES : 0,
                             .rounds = efforts[effort].rounds,
-                            .sample_us = efforts[effort].sample_us / (gpu->quick ? 2 : 1),
+                            .sample_us = efforts[effort].sample_us * (gpu->quick ? 0.5 : 1),
                             .seed = 1};
     pz_status st = pz_measure_gemm(&spec, c, n, NULL, progress, user, err);
     for (int i = 0; i < n && st == PZ_OK; i++) {
@@ -140,6 +140,7 @@ static pz_status tune(const pz_tune_options *o, pz_tune_plan *plan, pz_tune_resu
         r->wrong = tally.wrong;
     }
     pz_tuned_free(table);
+    plan->dev = NULL;
     return st;
 }
 

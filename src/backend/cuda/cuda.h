@@ -65,6 +65,9 @@ typedef pz_status (*pz_cuda_run_fn)(pz_cuda_run *r, const pz_launch *l, pz_error
 /* PZ_E_UNSUPPORTED or PZ_E_TYPE with the launch's name in front. */
 pz_status pz_cuda_refuse(const pz_launch *l, pz_status code, pz_error *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+#ifdef __clang_analyzer__ /* as for pz_fail */
+#define pz_cuda_refuse(l, code, err, ...) ((void)(pz_cuda_refuse)((l), (code), (err), __VA_ARGS__), (code))
+#endif
 /* Operand by name: its place, -1 if absent; its loaded weight, NULL if absent. */
 int pz_cuda_in(const pz_launch *l, const char *operand);
 const pz_cuda_weight *pz_cuda_in_weight(const pz_cuda_run *r, const pz_launch *l, const char *operand);

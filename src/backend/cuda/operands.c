@@ -4,7 +4,7 @@
 
 #include "backend/cuda/state.h"
 
-pz_status pz_cuda_refuse(const pz_launch *l, pz_status code, pz_error *err, const char *fmt, ...) {
+pz_status(pz_cuda_refuse)(const pz_launch *l, pz_status code, pz_error *err, const char *fmt, ...) {
     char text[400];
     va_list ap;
     va_start(ap, fmt);
