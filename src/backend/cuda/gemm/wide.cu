@@ -48,11 +48,12 @@ template <int N> __device__ __forceinline__ work find_work(const wide_params &p)
     return w;
 }
 
-__device__ __forceinline__ uint32_t at(const void *p) {
+[[maybe_unused]] __device__ __forceinline__ uint32_t at(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-__device__ __forceinline__ void copy(const wide_params &p, const work &w, shared_head *h, uint32_t ring) {
+[[maybe_unused]] __device__ __forceinline__ void copy(const wide_params &p, const work &w, shared_head *h,
+                                                      uint32_t ring) {
     const int first = min(p.stages, w.n), x_at = p.stages * p.w_bytes;
     for (int i = 0; i < first; i++) {
         if (p.depth && i >= p.depth) pz_barrier_wait(at(&h->w_full[i - p.depth]), 0);
@@ -310,9 +311,21 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
 
 } // namespace
 
+/* wgmma is in compute capability 9.0 alone; elsewhere the kernel has no body. */
+static pz_status check_device(pz_error *err) {
+    int device, major, minor;
+    PZ_CUDA_TRY(cudaGetDevice(&device), err);
+    PZ_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), err);
+    PZ_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), err);
+    if (major == 9 && minor == 0) return PZ_OK;
+    return pz_fail(err, PZ_E_UNSUPPORTED,
+                   "wide gemm: compute capability %d.%d; wgmma needs 9.0, the skinny family does not", major, minor);
+}
+
 extern "C" pz_status pz_gemm_wide_plan(pz_gemm_launch *l, pz_error *err) {
     wide_params p;
     size_t smem;
+    PZ_TRY(check_device(err));
     int m = l->args.m;
     l->tile_m = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
     PZ_TRY(geometry(l, &p, &smem, err));
