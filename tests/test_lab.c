@@ -24,6 +24,9 @@
     X(TRUNCATES, "e")          /* FIXED cuts off in place of rounding */                       \
     X(BF16_PARTIALS, "r")      /* f32 adds chunks that were rounded to bf16 */                 \
     X(CONFIG_DEPENDENT, "c")   /* chunks of 64 where K is split */                             \
+    X(WIDE_SPLIT, "c")         /* the same of WIDE alone */                                    \
+    X(WIDE_ROUNDS, "rfcb")     /* FIXED of WIDE adds chunks that were rounded to bf16 */       \
+    X(DEFAULT_WIDE, "fcb")     /* DEFAULT multiplies in WIDE's order of k */                   \
     X(BATCH_DEPENDENT, "b")    /* chunks of 64 for one row */                                  \
     X(UNSTABLE, "f")           /* every fifth launch differs in one bit */                     \
     X(ONE_ELEMENT, "rexfcb")   /* one element of one family is too large by a tenth */         \
@@ -60,8 +63,15 @@ static enum norm_fault norm_fault;
 static long launches;
 
 /* ---- a GEMM ---- */
+/* WIDE's bits are others than SKINNY's, as on a device: it multiplies a chunk from its end. */
+static bool from_end(const pz_gemm_args *a) {
+    return a->config.family == PZ_GEMM_WIDE ||
+           (gemm_fault == GEMM_DEFAULT_WIDE_FAULT && a->config.family == PZ_GEMM_DEFAULT);
+}
+
 static int chunk_of(const pz_gemm_args *a) {
     if (gemm_fault == GEMM_CONFIG_DEPENDENT_FAULT && a->config.split > 1) return 64;
+    if (gemm_fault == GEMM_WIDE_SPLIT_FAULT && a->config.family == PZ_GEMM_WIDE && a->config.split > 1) return 64;
     if (gemm_fault == GEMM_BATCH_DEPENDENT_FAULT && a->m == 1) return 64;
     return 128;
 }
@@ -89,7 +99,13 @@ static float dot(const pz_gemm_args *a, int row, int col, int32_t *fixed) {
     *fixed = 0;
     for (int k0 = 0; k0 < end; k0 += chunk) {
         float part = 0;
-        for (int k = k0; k < k0 + chunk && k < end; k++) part += pz_bf16_to_f32(x[k]) * pz_bf16_to_f32(w[k]);
+        int n = k0 + chunk < end ? chunk : end - k0;
+        for (int i = 0; i < n; i++) {
+            int k = from_end(a) ? k0 + n - 1 - i : k0 + i;
+            part += pz_bf16_to_f32(x[k]) * pz_bf16_to_f32(w[k]);
+        }
+        if (gemm_fault == GEMM_WIDE_ROUNDS_FAULT && a->config.family == PZ_GEMM_WIDE)
+            part = pz_bf16_to_f32(pz_f32_to_bf16(part));
         float scaled = part * x_inv * w_inv;
         *fixed += gemm_fault == GEMM_TRUNCATES_FAULT ? (int32_t)(scaled * 0.5f) * 2 : pz_fixed_round(scaled);
         if (gemm_fault == GEMM_BF16_PARTIALS_FAULT) part = pz_bf16_to_f32(pz_f32_to_bf16(part));
@@ -113,6 +129,13 @@ static void put(const pz_gemm_args *a, int row, int col, float sum, int32_t fixe
     }
 }
 
+/* What WIDE does not take: the rules of its geometry, and K in other pieces than 64. */
+static bool bad_wide(const pz_gemm_args *a) {
+    const pz_gemm_config *c = &a->config;
+    return a->k % 64 || c->tile_n < 64 || c->tile_n % 64 || c->warps < 1 ||
+           c->tile_n / 64 * c->warps > (a->m > 64 ? 2 : 3) || c->depth < 0;
+}
+
 static pz_status fake_check(const pz_gemm_args *a, pz_error *err) {
     const pz_gemm_config *c = &a->config;
     bool bad = a->size != sizeof *a || a->m < 1 || a->n < 1 || a->k < 16 || a->k % 16 || a->ldx < a->k ||
@@ -121,8 +144,8 @@ static pz_status fake_check(const pz_gemm_args *a, pz_error *err) {
     if (!bad && c->family != PZ_GEMM_DEFAULT)
         bad = c->split < 1 || c->split > (a->k + 127) / 128 || (a->strategy == PZ_ZERO_NONE && c->split != 1) ||
               c->stages < 0 || c->stages > 8;
-    if (!bad && (c->family == PZ_GEMM_SKINNY || c->family == PZ_GEMM_WIDE))
-        bad = c->tile_n < 16 || c->tile_n % 16 || c->warps > 16;
+    if (!bad && c->family == PZ_GEMM_SKINNY) bad = c->tile_n < 16 || c->tile_n % 16 || c->warps > 16;
+    if (!bad && c->family == PZ_GEMM_WIDE) bad = bad_wide(a);
     if (!bad && gemm_fault != GEMM_REFUSES_ALL_FAULT) return PZ_OK;
     pz_fail(err, PZ_E_INVAL, "%s", "no such gemm");
     if (gemm_fault == GEMM_REFUSES_SILENTLY_FAULT) err->msg[0] = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fixed-point accumulator gives a row the same bits in every run, geometry, strategy and batch. */
+/* The fixed-point accumulator gives a row the same bits in every run, strategy and batch, and in every geometry of a
+ * family. */
 #include "lab.h"
 
 LAB_TEST(test_repeat, suite_fixed_repeat(&l))
