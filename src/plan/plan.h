@@ -28,8 +28,8 @@ enum { PZ_DEVICE_NAME = 32 };
 struct pz_tuned;
 typedef struct pz_device {
     char name[PZ_DEVICE_NAME];
-    bool gpu; /* runs the CUDA kernels: their geometry may depend on the rows (it does not change the bits), they keep
-                 the workspaces of REDUCE and TICKET themselves, and they know every strategy */
+    bool gpu; /* runs the CUDA kernels: their geometry may depend on the rows (within a family that changes no bit),
+                 they keep the workspaces of REDUCE and TICKET themselves, and they know every strategy */
     int units, gemm_units, tile_n, min_k; /* devices.def */
     double bandwidth;                     /* bytes per us that all units together read */
     pz_gate_constants gate;

@@ -49,18 +49,26 @@ __device__ __forceinline__ uint16_t pz_load_u16(const void *p) {
     return v;
 }
 
+#define PZ_NAN_F __int_as_float(0x7fc00000)
+
 /* base/fixed.h, in the same arithmetic. */
-#define PZ_FIXED_LIMIT_F 0x1.8p30f
+__device__ __forceinline__ float pz_norm_of_squares(double sum_of_squares) {
+    if (!(sum_of_squares < __longlong_as_double(0x7ff0000000000000))) return PZ_NAN_F;
+    const double norm = sqrt(sum_of_squares) * (1.0 + 0x1p-20);
+    if (norm <= 0x1p-100) return 0x1p-100f;
+    if (norm > 0x1p112) return PZ_NAN_F;
+    /* the smallest power of two >= norm: no bit of the mantissa may stay set */
+    const long long bits = __double_as_longlong(norm), mantissa = 0xfffffffffffffll;
+    return (float)__longlong_as_double((bits & ~mantissa) + (bits & mantissa ? mantissa + 1 : 0));
+}
+
 /* 2^15 / norm for a norm that is a power of two in the range of base/fixed.h; NaN stays NaN. */
 __device__ __forceinline__ float pz_fixed_inv(float norm) {
     return norm == norm ? __uint_as_float(((127u + 127u + 15u) << 23) - __float_as_uint(norm)) : norm;
 }
-__device__ __forceinline__ int pz_fixed_round(float scaled) {
-    return fabsf(scaled) <= PZ_FIXED_LIMIT_F ? __float2int_rn(scaled) : 0;
-}
 __device__ __forceinline__ float pz_fixed_value(int acc, float x_norm, float w_norm) {
     float bound = x_norm * w_norm;
-    return fabsf(bound) < __int_as_float(0x7f800000) ? (float)acc * 0x1p-30f * bound : __int_as_float(0x7fc00000);
+    return fabsf(bound) < __int_as_float(0x7f800000) ? (float)acc * 0x1p-30f * bound : PZ_NAN_F;
 }
 
 /* Element (row, col) as f32. */

@@ -30,15 +30,7 @@ __global__ void weight_norms(const uint16_t *w, int64_t ldw, int n, int k, float
     }
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     if (lane) return;
-    double norm = sqrt(sum) * (1.0 + 0x1p-20);
-    float up = __int_as_float(0x7fc00000);
-    if (norm <= 0x1p-100) {
-        up = 0x1p-100f;
-    } else if (norm <= 0x1p112) {
-        int e;
-        up = (float)ldexp(1.0, frexp(norm, &e) == 0.5 ? e - 1 : e);
-    }
-    w_norm[row] = up;
+    w_norm[row] = pz_norm_of_squares(sum);
 }
 
 struct family {

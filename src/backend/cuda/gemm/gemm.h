@@ -13,8 +13,9 @@ pz_status pz_cuda_gemm(const pz_gemm_args *args, pz_error *err);
 pz_status pz_cuda_gemm_workspace(const pz_gemm_args *args, size_t *bytes, pz_error *err);
 pz_status pz_cuda_weight_norms(const void *w, int64_t ldw, int n, int k, float *w_norm, void *stream, pz_error *err);
 
-/* K is added up in chunks: the f32 sum of a chunk is what FIXED rounds, so its bits depend on no geometry. */
-enum { PZ_GEMM_CHUNK = 128 };
+/* K is added up in chunks: the f32 sum of a chunk is what FIXED rounds, so its bits depend on no geometry,
+ * only on the order of k within a chunk, which is the family's. */
+enum { PZ_GEMM_CHUNK = 128, PZ_GEMM_SMEM = 231424 /* bytes of shared memory that a launch may ask for */ };
 
 /* What an output tile needs to come from partial sums of several blocks; the head of every kernel's parameters. */
 typedef struct pz_gemm_output {

@@ -71,6 +71,20 @@ typedef struct pz_tile {
     int row0, rows, col0, cols, index, part; /* index: of the tile; part: of its split */
 } pz_tile;
 
+/* The tile and the part of K of this block, for tiles of `width` columns and `height` rows. */
+__device__ __forceinline__ pz_tile pz_output_tile(const pz_gemm_output &o, int width, int height) {
+    const int tiles_n = (o.n + width - 1) / width;
+    pz_tile t;
+    t.part = blockIdx.x / tiles_n;
+    const int tile_n = blockIdx.x - t.part * tiles_n;
+    t.index = blockIdx.y * tiles_n + tile_n;
+    t.col0 = tile_n * width;
+    t.cols = min(width, o.n - t.col0);
+    t.row0 = blockIdx.y * height;
+    t.rows = min(height, o.m - t.row0);
+    return t;
+}
+
 /* SELF, right after pz_wait: the first block of the tile to come here zeroes it. Nobody waits here, and whoever waits
  * later waits for a block that is already running, so no number of blocks has to be resident. `first` is shared. */
 __device__ __forceinline__ void pz_output_begin(const pz_gemm_output &o, const pz_tile &t, const pz_group &g,

@@ -7,7 +7,7 @@
  * copies into slots of shared memory that no other thread touches: there is no barrier between copy and use, and no
  * bank conflict. A lane's 16 bytes are 8 neighbouring values of k, which two mma instructions take as 4 and 4: the
  * order of k within 32 is permuted the same way in w and x, so the sum is of the same products. x comes to shared
- * memory after the wait, by all threads or by all threads. */
+ * memory after the wait, by all threads. */
 #include "backend/cuda/gemm/mma.cuh"
 #include "backend/cuda/gemm/output.cuh"
 #include "backend/cuda/launch.cuh"
@@ -97,7 +97,7 @@ __device__ __forceinline__ void load_x(const skinny_params &p, const pz_tile &t,
     }
 }
 
-/* sum += w x of one step of 32 k. xs: this lane's 16 bytes of row g of x; rows of a group of 8 are x_group apart. */
+/* sum += w x of one step of 32 k. xs: this lane's 16 bytes of row g of each group of 8 rows of x. */
 template <int MT>
 __device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 &low, const uint4 &high,
                                          const uint32_t (&xs)[MT], int offset) {
@@ -195,15 +195,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const skinny_params p) 
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int column = warp % p.columns, share = warp / p.columns;
-    const int tiles_n = (p.out.n + 16 * p.columns - 1) / (16 * p.columns);
-    pz_tile t;
-    t.part = blockIdx.x / tiles_n;
-    int tile_n = blockIdx.x - t.part * tiles_n;
-    t.index = blockIdx.y * tiles_n + tile_n;
-    t.col0 = tile_n * 16 * p.columns;
-    t.cols = min(16 * p.columns, p.out.n - t.col0);
-    t.row0 = blockIdx.y * p.tile_m;
-    t.rows = min(p.tile_m, p.out.m - t.row0);
+    const pz_tile t = pz_output_tile(p.out, 16 * p.columns, p.tile_m);
     const int chunk0 = p.chunks * t.part / p.out.split, chunk1 = p.chunks * (t.part + 1) / p.out.split;
     const int mine = chunk0 + share < chunk1 ? (chunk1 - chunk0 - share + p.warps - 1) / p.warps : 0;
     const int n0 = t.col0 + column * 16, g = lane >> 2, first = chunk0 + share;
@@ -275,7 +267,7 @@ template <typename Sum> skinny_kernel choose(int mt, int rc) {
     return mt == 1 ? skinny<1, 2, Sum> : mt == 2 ? skinny<2, 2, Sum> : skinny<4, 2, Sum>;
 }
 
-enum { MAX_SMEM = 232448 /* bytes a block can have */, MAX_WARPS = 16 };
+enum { MAX_WARPS = 16 };
 
 } // namespace
 
@@ -301,10 +293,10 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     p->x_stride = part * CHUNK * 2 + 64;
     size_t x_bytes = (size_t)rows * p->x_stride,
            sum_bytes = (size_t)c->warps * (l->tile_m < 8 ? 8 : l->tile_m) * (c->tile_n + 4) * 4;
-    int slot = SLOT * 32 * warps, room = MAX_SMEM - 1024 - (int)(x_bytes + sum_bytes);
+    int slot = SLOT * 32 * warps, room = PZ_GEMM_SMEM - (int)(x_bytes + sum_bytes);
     int slots = most < 1 ? 1 : most > 9 ? 9 : most;
-    if (x_bytes + sum_bytes < MAX_SMEM && slots > room / slot) slots = room / slot;
-    if (x_bytes + sum_bytes >= MAX_SMEM || slots < 1)
+    if (x_bytes + sum_bytes < PZ_GEMM_SMEM && slots > room / slot) slots = room / slot;
+    if (x_bytes + sum_bytes >= PZ_GEMM_SMEM || slots < 1)
         return pz_fail(
             err, PZ_E_UNSUPPORTED,
             "skinny gemm: %d rows of x and %d of K do not fit into shared memory; split more or use fewer rows "
@@ -343,8 +335,8 @@ extern "C" pz_status pz_gemm_skinny_run(const pz_gemm_launch *l, pz_error *err) 
     PZ_TRY(skinny_geometry(l, &p, &smem, err));
     int mt = (l->tile_m + 7) / 8, rc = l->config.stages;
     skinny_kernel kernel = l->args.accum == PZ_ACCUM_FIXED ? choose<int>(mt, rc) : choose<float>(mt, rc);
-    PZ_CUDA_TRY(
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MAX_SMEM - 1024), err);
+    PZ_CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PZ_GEMM_SMEM),
+                err);
     dim3 grid(l->tiles_n * l->config.split, l->tiles_m), block(32 * p.columns * p.warps);
     return pz_cuda_launch(kernel, grid, block, smem, (cudaStream_t)l->args.stream, l->args.dependent != 0, "gemm", err,
                           p);

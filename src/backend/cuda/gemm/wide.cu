@@ -12,7 +12,7 @@
 
 namespace {
 
-enum { CHUNK = PZ_GEMM_CHUNK, BLOCKS = CHUNK / 64, ROWS = 64, MAX_STAGES = 16, MAX_SMEM = 232448 };
+enum { CHUNK = PZ_GEMM_CHUNK, BLOCKS = CHUNK / 64, ROWS = 64, MAX_STAGES = 16 };
 
 struct wide_params {
     CUtensorMap w, x;
@@ -34,15 +34,8 @@ struct work {
 };
 
 template <int N> __device__ __forceinline__ work find_work(const wide_params &p) {
-    const int width = ROWS * p.columns, tiles_n = (p.out.n + width - 1) / width;
     work w;
-    w.tile.part = blockIdx.x / tiles_n;
-    int tile_n = blockIdx.x - w.tile.part * tiles_n;
-    w.tile.index = blockIdx.y * tiles_n + tile_n;
-    w.tile.col0 = tile_n * width;
-    w.tile.cols = min(width, p.out.n - w.tile.col0);
-    w.tile.row0 = blockIdx.y * N;
-    w.tile.rows = min(N, p.out.m - w.tile.row0);
+    w.tile = pz_output_tile(p.out, ROWS * p.columns, N);
     w.chunk0 = p.chunks * w.tile.part / p.out.split;
     w.n = p.chunks * (w.tile.part + 1) / p.out.split - w.chunk0;
     return w;
@@ -101,7 +94,7 @@ __device__ __forceinline__ void round_chunk(int (&sum)[N / 2], const float (&acc
     }
 }
 
-/* Element e of group j of a thread: row 8 j + ... of x, column of the tile. */
+/* The sums of the warpgroups that share a tile, added in their order and put out. */
 template <int N, typename Sum>
 __device__ __forceinline__ void put(const wide_params &p, const work &w, const pz_destination &d, const pz_group &g,
                                     const Sum (&sum)[N / 2], Sum *shared, int column, int share) {
@@ -292,7 +285,7 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
                        chunks, (int)CHUNK);
     p->columns = columns, p->shares = c->warps, p->chunks = chunks, p->depth = c->depth;
     p->w_bytes = c->tile_n * CHUNK * 2, p->x_bytes = l->tile_m * CHUNK * 2;
-    int part = (chunks + c->split - 1) / c->split, room = MAX_SMEM - 1024 - 1024 - (int)sizeof(shared_head);
+    int part = (chunks + c->split - 1) / c->split, room = PZ_GEMM_SMEM - 1024 - (int)sizeof(shared_head);
     int stages = room / (p->w_bytes + p->x_bytes);
     if (c->stages && stages > c->stages) stages = c->stages;
     if (stages > part) stages = part;
@@ -342,8 +335,8 @@ extern "C" pz_status pz_gemm_wide_run(const pz_gemm_launch *l, pz_error *err) {
     PZ_TRY(make_map(&p.w, a->w, a->ldw, a->n, a->k, l->config.tile_n, err));
     PZ_TRY(make_map(&p.x, a->x, a->ldx, a->m, a->k, l->tile_m, err));
     wide_kernel kernel = a->accum == PZ_ACCUM_FIXED ? choose<int>(l->tile_m) : choose<float>(l->tile_m);
-    PZ_CUDA_TRY(
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MAX_SMEM - 1024), err);
+    PZ_CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PZ_GEMM_SMEM),
+                err);
     dim3 grid(l->tiles_n * l->config.split, l->tiles_m), block(128 * p.columns * p.shares + 32);
     return pz_cuda_launch(kernel, grid, block, smem, (cudaStream_t)a->stream, a->dependent != 0, "gemm", err, p);
 }

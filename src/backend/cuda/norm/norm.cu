@@ -3,8 +3,8 @@
  * few enough for a block to live beside one of the GEMM before it, so that it is already there when that one ends. */
 #include "backend/cuda/norm/norm.h"
 
-#include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/rows/row.cuh"
 
 namespace {
 
@@ -18,18 +18,12 @@ struct norm_params {
     int m, hidden, late;
 };
 
-enum { THREADS = PZ_NORM_THREADS, WARPS = THREADS / 32 };
+enum { THREADS = 512, WARPS = THREADS / 32 };
 
 /* Eight neighbouring elements as f32. */
 template <int Elem> __device__ __forceinline__ void load8(float (&v)[8], const pz_matrix &a, int row, int col) {
     if constexpr (Elem == PZ_ELEM_BF16) {
-        uint4 u = pz_load16((const uint16_t *)a.data + row * a.ld + col);
-        const uint32_t h[4] = {u.x, u.y, u.z, u.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[2 * i] = __uint_as_float(h[i] << 16);
-            v[2 * i + 1] = __uint_as_float(h[i] & 0xffff0000u);
-        }
+        pz_unpack_bf16(pz_load16((const uint16_t *)a.data + row * a.ld + col), v);
     } else {
         const uint32_t *p = (const uint32_t *)a.data + row * a.ld + col;
         uint4 lo = pz_load16(p), hi = pz_load16(p + 4);
@@ -42,11 +36,6 @@ template <int Elem> __device__ __forceinline__ void load8(float (&v)[8], const p
     }
 }
 
-__device__ __forceinline__ uint32_t pack(float a, float b) {
-    __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
-    return *(uint32_t *)&h;
-}
-
 /* Stores eight elements and leaves in v what was stored. */
 template <bool F32> __device__ __forceinline__ void store8(float (&v)[8], const pz_matrix &a, int row, int col) {
     if constexpr (F32) {
@@ -55,14 +44,7 @@ template <bool F32> __device__ __forceinline__ void store8(float (&v)[8], const 
         p[1] = make_uint4(__float_as_uint(v[4]), __float_as_uint(v[5]), __float_as_uint(v[6]), __float_as_uint(v[7]));
         return;
     } else {
-        uint32_t h[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            h[i] = pack(v[2 * i], v[2 * i + 1]);
-            v[2 * i] = __uint_as_float(h[i] << 16);
-            v[2 * i + 1] = __uint_as_float(h[i] & 0xffff0000u);
-        }
-        *(uint4 *)((uint16_t *)a.data + row * a.ld + col) = make_uint4(h[0], h[1], h[2], h[3]);
+        *(uint4 *)((uint16_t *)a.data + row * a.ld + col) = pz_pack_bf16(v);
     }
 }
 
@@ -100,20 +82,10 @@ __device__ __forceinline__ float norm_up(float sum) {
     return __uint_as_float((bits + 0x7fffffu) & 0xff800000u);
 }
 
-/* The same from a sum in f64, in the whole range. */
-__device__ __noinline__ float norm_up_wide(double sum) {
-    double v = sqrt(sum) * (1.0 + 0x1p-20);
-    if (!(v <= 0x1p112)) return __int_as_float(0x7fc00000);
-    if (v <= 0x1p-100) return 0x1p-100f;
-    long long bits = __double_as_longlong(v);
-    return (float)__longlong_as_double((bits + 0xfffffffffffffll) & ~0xfffffffffffffll);
-}
-
 template <int NV> __device__ __forceinline__ double squares(const float (&v)[NV][8], int hidden) {
     double sum = 0;
     for (int i = 0; i < NV; i++)
-        if ((int)(i * THREADS + threadIdx.x) * 8 < hidden)
-            for (int e = 0; e < 8; e++) sum += (double)v[i][e] * v[i][e];
+        if ((int)(i * THREADS + threadIdx.x) * 8 < hidden) sum += pz_squares(v[i]);
     return sum;
 }
 
@@ -175,7 +147,7 @@ __global__ void __launch_bounds__(THREADS, NV <= 2 ? 4 : 2) norm(const norm_para
     if (!p.x_norm) return;
     sum = block_sum(sum, sums[1]);
     float up = norm_up(sum);
-    if (lost(sum)) up = norm_up_wide(block_sum_wide(squares(v, p.hidden), wide_sums[1]));
+    if (lost(sum)) up = pz_norm_of_squares(block_sum_wide(squares(v, p.hidden), wide_sums[1]));
     if (threadIdx.x == 0) p.x_norm[row] = up;
 }
 
@@ -191,7 +163,8 @@ template <int NV> norm_kernel choose(pz_elem x, bool f32) {
 
 } // namespace
 
-extern "C" int pz_cuda_norm_rider_blocks(int m, size_t zero_bytes, int units) {
+/* Blocks of the rider, after one a row: on SMs that have no row, as many as have something to store at once. */
+static int rider_blocks(int m, size_t zero_bytes, int units) {
     size_t most = (zero_bytes + THREADS * 16 - 1) / (THREADS * 16);
     int idle = units - m % units;
     return most < (size_t)idle ? (int)most : idle;
@@ -240,7 +213,7 @@ extern "C" pz_status pz_cuda_rms_norm(const pz_norm_args *a, pz_error *err) {
     norm_kernel kernel = vectors == 1   ? choose<1>(a->x.elem, f32)
                          : vectors == 2 ? choose<2>(a->x.elem, f32)
                                         : choose<4>(a->x.elem, f32);
-    int rider = p.zero_words ? pz_cuda_norm_rider_blocks(a->m, a->zero_bytes, units) : 0;
+    int rider = p.zero_words ? rider_blocks(a->m, a->zero_bytes, units) : 0;
     return pz_cuda_launch(kernel, dim3(a->m + rider), dim3(THREADS), 0, (cudaStream_t)a->stream, a->dependent != 0,
                           "rms_norm", err, p);
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eight columns of a row at a time, sums over a block, and x_norm. */
+/* Eight columns of a row at a time, and sums over a block. */
 #ifndef PZ_ROW_CUH
 #define PZ_ROW_CUH
 
 #include "backend/cuda/device.cuh"
-
-#define PZ_NAN_F __int_as_float(0x7fc00000)
 
 __device__ __forceinline__ float pz_bf16_lo(uint32_t v) {
     return __uint_as_float(v << 16);
@@ -20,6 +18,18 @@ __device__ __forceinline__ void pz_unpack_bf16(uint4 v, float out[8]) {
         out[2 * i] = pz_bf16_lo(word[i]);
         out[2 * i + 1] = pz_bf16_hi(word[i]);
     }
+}
+/* Rounds to bf16 and leaves in v what they hold then. */
+__device__ __forceinline__ uint4 pz_pack_bf16(float v[8]) {
+    uint32_t word[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const __nv_bfloat162 h = __floats2bfloat162_rn(v[2 * j], v[2 * j + 1]);
+        word[j] = *(const uint32_t *)&h;
+        v[2 * j] = pz_bf16_lo(word[j]);
+        v[2 * j + 1] = pz_bf16_hi(word[j]);
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
 }
 __device__ __forceinline__ bool pz_aligned16(const void *p) {
     return ((uintptr_t)p & 15) == 0;
@@ -77,15 +87,7 @@ __device__ __forceinline__ void pz_put_some(const pz_matrix &a, int64_t row, int
         *(float4 *)(p + 16) = make_float4(v[4], v[5], v[6], v[7]);
         return;
     }
-    uint32_t word[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const __nv_bfloat162 h = __floats2bfloat162_rn(v[2 * j], v[2 * j + 1]);
-        word[j] = *(const uint32_t *)&h;
-        v[2 * j] = pz_bf16_lo(word[j]);
-        v[2 * j + 1] = pz_bf16_hi(word[j]);
-    }
-    *(uint4 *)p = make_uint4(word[0], word[1], word[2], word[3]);
+    *(uint4 *)p = pz_pack_bf16(v);
 }
 
 /* Sum over all threads of the block, the same value in each; the order depends on the size of the block alone. */
@@ -107,17 +109,6 @@ __device__ __forceinline__ double pz_squares(const float v[8]) {
 #pragma unroll
     for (int j = 0; j < 8; j++) sum += (double)v[j] * (double)v[j];
     return sum;
-}
-
-/* pz_fixed_norm of base/fixed.h. */
-__device__ __forceinline__ float pz_norm_of_squares(double sum_of_squares) {
-    if (!(sum_of_squares < __longlong_as_double(0x7ff0000000000000))) return PZ_NAN_F;
-    const double norm = sqrt(sum_of_squares) * (1.0 + 0x1p-20);
-    if (norm <= 0x1p-100) return 0x1p-100f;
-    if (norm > 0x1p112) return PZ_NAN_F;
-    /* the smallest power of two >= norm: no bit of the mantissa may stay set */
-    const long long bits = __double_as_longlong(norm), mantissa = 0xfffffffffffffll;
-    return (float)__longlong_as_double((bits & ~mantissa) + (bits & mantissa ? mantissa + 1 : 0));
 }
 
 #endif
