@@ -126,7 +126,6 @@ static void rig_open(rig *r, const char *shapes, pz_accum accum) {
                              .shapes = &r->shapes,
                              .batches = batches,
                              .n_batches = 3,
-                             .batch_invariant = true,
                              .progress = note_progress,
                              .user = r};
     rig_table(r);

@@ -72,6 +72,11 @@ typedef struct pz_backend_api {
                         int32_t *ids, pz_error *err);
 } pz_backend_api;
 
+/* What read and argmax check, for a backend to call: an activation's place, with its scale loaded if it is FIXED
+ * (`scaled`), and rows of the plan. */
+pz_status pz_backend_check_reading(const char *backend, const pz_plan *plan, int place, bool scaled, const int *rows,
+                                   int n, pz_error *err);
+
 const pz_backend_api *pz_backend_cpu(void);
 /* The CUDA backend lives in a module that is loaded at the first call. E_UNSUPPORTED says why there is none: not built,
  * no driver, no device of a built architecture. */

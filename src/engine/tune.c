@@ -102,9 +102,7 @@ static void first_round(const tuner *t, const pz_gemm_shape *shape, cases *c) {
     c->n = 0;
     for (int i = 0; i < n; i++) add(c, shape, strategy_on(&at[i].config), &at[i].config);
     add(c, shape, PZ_ZERO_NONE, &blas);
-    if (shape->accum != PZ_ACCUM_FIXED) return;
-    if (t->plan->batch_invariant) c->n--;
-    c->at[c->n++] = (pz_tune_case){.accum = PZ_ACCUM_F32, .choice = {.strategy = PZ_ZERO_NONE, .config = blas}};
+    if (shape->accum == PZ_ACCUM_FIXED) c->at[c->n - 1].accum = PZ_ACCUM_F32; /* a reference: it has no fixed sums */
 }
 
 /* The best eight, at least two of each kind where there are so many, and variants of the first four; the best that are

@@ -40,7 +40,6 @@ typedef struct pz_tune_plan {
     int hidden;              /* of the norms that the gate's constants are fitted to; 0: not fitted */
     bool quick;              /* fewer candidates */
     bool resume;             /* rows that the table has are not measured again */
-    bool batch_invariant;    /* FIXED: own kernels only */
     const char *path;        /* the table is written here after every row; NULL: nowhere */
     pz_progress_fn progress; /* done and total are hundredths of rows */
     void *user;

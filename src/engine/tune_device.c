@@ -124,6 +124,7 @@ static pz_status tune(const pz_tune_options *o, pz_tune_plan *plan, pz_tune_resu
     pz_tune_tally tally;
     PZ_TRY(pz_measure_get_device(o->device, &info, err));
     pz_device_gpu(info.product, info.units, &dev);
+    PZ_TRY(pz_knob_bool(PZ_KNOB_BATCH_INVARIANT, &dev.batch_invariant, err));
     char path[PZ_DEVICE_NAME + 16];
     snprintf(path, sizeof path, "tuned/%s.json", dev.name);
     r->path = pz_strdup(o->path ? o->path : path);
@@ -160,8 +161,7 @@ pz_status pz_tune(const pz_tune_options *opts, pz_tune_result *result, pz_error 
                          .resume = o.resume != 0,
                          .progress = o.progress,
                          .user = o.user};
-    pz_status st = pz_knob_bool(PZ_KNOB_BATCH_INVARIANT, &plan.batch_invariant, err);
-    if (st == PZ_OK) st = gather_shapes(&o, &shapes, &plan.hidden, err);
+    pz_status st = gather_shapes(&o, &shapes, &plan.hidden, err);
     if (st == PZ_OK) st = tune(&o, &plan, result, err);
     pz_vec_free(&shapes);
     if (st != PZ_OK) pz_tune_result_free(result);

@@ -7,34 +7,14 @@
 #include "base/par.h"
 
 /* ---- logits: the limits are those of the CPU ---- */
-static void check_logits(const char *dir, const char *fp32_name, const char *bf16_name) {
-    support_reference fp32, bf16;
-    support_reference_open(fp32_name, &fp32);
-    support_reference_open(bf16_name, &bf16);
-    support_distance own = {0};
-    for (int i = 0; i < SUPPORT_REFERENCES; i++)
-        support_distance_add(&own, bf16.logits[i], fp32.logits[i], (size_t)fp32.n[i] * SUPPORT_VOCAB);
-    for (int accum = PZ_ACCUM_FIXED; accum <= PZ_ACCUM_F32; accum++)
-        for (int prezero = 0; prezero < 2; prezero++) {
-            pz_engine_options o = {.device = "cuda", .accum = (pz_accum)accum, .prezero = prezero};
-            support_distance d = support_engine_distance(dir, o, &fp32);
-            print_message("%s accum %s prezero %d: max %.3g rms %.3g (transformers bf16: max %.3g rms %.3g)\n",
-                          fp32_name, pz_accum_text(o.accum), prezero, d.max, support_rms(d), own.max, support_rms(own));
-            assert_true(support_rms(d) <= 1.5 * support_rms(own));
-            assert_true(d.max <= 1.5 * own.max);
-        }
-    support_reference_close(&fp32);
-    support_reference_close(&bf16);
-}
-
 static void test_logits_bf16_checkpoint(void **state) {
     (void)state;
-    check_logits(SUPPORT_BF16, "ref_fp32", "ref_bf16");
+    support_check_bf16_logits(SUPPORT_BF16, "ref_fp32", "ref_bf16", (pz_engine_options){.device = "cuda"});
 }
 
 static void test_logits_mxfp4_checkpoint(void **state) {
     (void)state;
-    check_logits(SUPPORT_MXFP4, "ref_mxfp4_fp32", "ref_mxfp4_bf16");
+    support_check_bf16_logits(SUPPORT_MXFP4, "ref_mxfp4_fp32", "ref_mxfp4_bf16", (pz_engine_options){.device = "cuda"});
 }
 
 /* ---- answers ---- */

@@ -319,14 +319,8 @@ static pz_status cpu_run(pz_backend *b, const pz_plan *plan, const pz_run_args *
 
 static pz_status check_reading(const pz_cpu_run *r, int place, const int *rows, int n, pz_error *err) {
     const pz_place *p = place_of(r, place);
-    if (!p || !pz_dtype_is_act(p->type.dt) || p->type.rank != 2)
-        return pz_fail(err, PZ_E_INVAL, "cpu: place %d is no activation", place);
-    if (p->type.dt == PZ_DT_FIXED && (!p->scale_weight || !pz_cpu_weight_of(r, p->scale_weight)))
-        return pz_fail(err, PZ_E_INVAL, "cpu: %s is a fixed-point sum without its scale", p->name);
-    for (int i = 0; i < n; i++)
-        if (rows[i] < 0 || rows[i] >= r->m)
-            return pz_fail(err, PZ_E_RANGE, "cpu: row %d of %s, which has %d", rows[i], p->name, r->m);
-    return PZ_OK;
+    bool scaled = p && p->scale_weight && pz_cpu_weight_of(r, p->scale_weight);
+    return pz_backend_check_reading("cpu", r->plan, place, scaled, rows, n, err);
 }
 
 static pz_status cpu_read(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows,

@@ -292,21 +292,14 @@ static void convert_row(const reading *v, const unsigned char *src, int row, flo
     }
     for (int64_t c = 0; c < v->cols; c++)
         dst[c] =
-            v->m.elem == PZ_ELEM_BF16 ? pz_bf16_to_f32(half[c]) : pz_fixed_value(sum[c], v->x_norm[row], v->w_norm[c]);
+            v->m.elem == PZ_ELEM_FIXED ? pz_fixed_value(sum[c], v->x_norm[row], v->w_norm[c]) : pz_bf16_to_f32(half[c]);
 }
 
 pz_status pz_cuda_check_reading(const pz_backend *b, const pz_plan *plan, int place, const int *rows, int n,
                                 pz_error *err) {
     const pz_place *p = place >= 0 && place < plan->places.n ? &plan->places.at[place] : NULL;
-    if (!p || !pz_dtype_is_act(p->type.dt) || p->type.rank != 2)
-        return pz_fail(err, PZ_E_INVAL, "cuda: place %d is no activation", place);
-    const pz_cuda_weight *w = p->scale_weight ? pz_cuda_weight_of(b, p->scale_weight) : NULL;
-    if (p->type.dt == PZ_DT_FIXED && (!w || !w->w_norm))
-        return pz_fail(err, PZ_E_INVAL, "cuda: %s is a fixed-point sum without its scale", p->name);
-    for (int i = 0; i < n; i++)
-        if (rows[i] < 0 || rows[i] >= plan->m)
-            return pz_fail(err, PZ_E_RANGE, "cuda: row %d of %s, which has %d", rows[i], p->name, plan->m);
-    return PZ_OK;
+    const pz_cuda_weight *w = p && p->scale_weight ? pz_cuda_weight_of(b, p->scale_weight) : NULL;
+    return pz_backend_check_reading("cuda", plan, place, w && w->w_norm, rows, n, err);
 }
 
 static pz_status cuda_read(pz_backend *b, const pz_plan *plan, const pz_run_args *args, int place, const int *rows,
