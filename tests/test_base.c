@@ -11,9 +11,9 @@ static void test_status_table(void **state) {
     static const struct {
         const char *name;
         int value;
-    } abi[] = {{"OK", 0},           {"E_NOMEM", -1},  {"E_INVAL", -2},    {"E_IO", -3},    {"E_FORMAT", -4},
-               {"E_PARSE", -5},     {"E_TYPE", -6},   {"E_VERIFY", -7},   {"E_PROOF", -8}, {"E_UNSUPPORTED", -9},
-               {"E_NOTFOUND", -10}, {"E_RANGE", -11}, {"E_INTERNAL", -12}};
+    } abi[] = {{"OK", 0},           {"E_NOMEM", -1},  {"E_INVAL", -2},     {"E_IO", -3},       {"E_FORMAT", -4},
+               {"E_PARSE", -5},     {"E_TYPE", -6},   {"E_VERIFY", -7},    {"E_PROOF", -8},    {"E_UNSUPPORTED", -9},
+               {"E_NOTFOUND", -10}, {"E_RANGE", -11}, {"E_INTERNAL", -12}, {"E_TIMEOUT", -13}, {"E_PEER", -14}};
     for (size_t i = 0; i < sizeof abi / sizeof abi[0]; i++) {
         assert_string_equal(pz_status_name((pz_status)abi[i].value), abi[i].name);
         assert_string_not_equal(pz_status_text((pz_status)abi[i].value), "unknown status");

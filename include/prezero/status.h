@@ -32,7 +32,9 @@ extern "C" {
     X(E_UNSUPPORTED, -9, "not supported")        \
     X(E_NOTFOUND, -10, "not found")              \
     X(E_RANGE, -11, "out of range")              \
-    X(E_INTERNAL, -12, "internal error")
+    X(E_INTERNAL, -12, "internal error")         \
+    X(E_TIMEOUT, -13, "timed out")               \
+    X(E_PEER, -14, "another rank failed")
 
 typedef enum pz_status {
 #define PZ_STATUS_ENUM(name, value, text) PZ_##name = value,
