@@ -135,12 +135,12 @@ static void test_deepseek_v3(void **state) {
     assert_int_equal(c.expert_quant, PZ_QUANT_FP8);
     assert_int_equal(c.linear_quant, PZ_QUANT_FP8);
     /* The head, the router's gate and kv_b are not quantized in the graph. */
-    assert_int_equal(pz_role_type(&c, PZ_ROLE_LM_HEAD, 0, 1).dt, PZ_DT_BF16);
-    assert_int_equal(pz_role_type(&c, PZ_ROLE_GATE, 3, 1).dt, PZ_DT_BF16);
-    assert_int_equal(pz_role_type(&c, PZ_ROLE_KV_B, 3, 1).dt, PZ_DT_BF16);
-    assert_int_equal(pz_role_type(&c, PZ_ROLE_QKV_A, 0, 1).dt, PZ_DT_FP8);
-    assert_int_equal(pz_role_type(&c, PZ_ROLE_MLP_DOWN, 0, 1).dt, PZ_DT_FP8);
-    assert_int_equal(pz_role_type(&c, PZ_ROLE_EXPERTS_DOWN, 3, 1).dt, PZ_DT_FP8);
+    assert_int_equal(pz_role_type(&c, PZ_ROLE_LM_HEAD, 0, NULL).dt, PZ_DT_BF16);
+    assert_int_equal(pz_role_type(&c, PZ_ROLE_GATE, 3, NULL).dt, PZ_DT_BF16);
+    assert_int_equal(pz_role_type(&c, PZ_ROLE_KV_B, 3, NULL).dt, PZ_DT_BF16);
+    assert_int_equal(pz_role_type(&c, PZ_ROLE_QKV_A, 0, NULL).dt, PZ_DT_FP8);
+    assert_int_equal(pz_role_type(&c, PZ_ROLE_MLP_DOWN, 0, NULL).dt, PZ_DT_FP8);
+    assert_int_equal(pz_role_type(&c, PZ_ROLE_EXPERTS_DOWN, 3, NULL).dt, PZ_DT_FP8);
 }
 
 static void test_kimi_tiny(void **state) {
@@ -456,7 +456,7 @@ static void test_not_a_config(void **state) {
     " \"scale_format\": \"e8m0\"}}"
 
 static bool is_quantized(const pz_hf_config *c, pz_role r, int64_t layer) {
-    return pz_role_type(c, r, layer, 1).dt == PZ_DT_MXFP4;
+    return pz_role_type(c, r, layer, NULL).dt == PZ_DT_MXFP4;
 }
 
 static void test_quark_exclude(void **state) {

@@ -36,6 +36,10 @@ PZ_API pz_status pz_graph_verify(const pz_graph *graph, pz_error *err);
 PZ_API pz_status pz_graph_clone(const pz_graph *graph, pz_graph **out, pz_error *err);
 PZ_API void pz_graph_free(pz_graph *graph);
 
+/* How the routed experts of a layer are split over the ranks of a model: every rank holds a slice of each expert's
+ * width, or whole experts, in order. */
+typedef enum pz_expert_split { PZ_EXPERTS_BY_WIDTH = 0, PZ_EXPERTS_BY_EXPERT = 1 } pz_expert_split;
+
 /* How to build a decode graph from a Hugging Face config.json. Zero-initialise, then set `size`. */
 typedef struct pz_model_graph_options {
     size_t size;    /* sizeof(pz_model_graph_options) */
@@ -43,9 +47,11 @@ typedef struct pz_model_graph_options {
     pz_accum accum; /* accumulator of GEMMs; FIXED falls back to F32 where no producer gives x_norm */
     pz_act act;     /* activation dtype */
     int inlined;    /* 1: attention is written into the main function instead of an opaque function */
+    int rank;       /* whose graph, 0 to tp - 1; those of all ranks are equal unless experts are split by expert */
+    pz_expert_split experts;
 } pz_model_graph_options;
 
-/* Builds rank 0's decode graph of the model described by `dir`/config.json (DeepSeek-V2/V3, Kimi-K2/K2.5).
+/* Builds one rank's decode graph of the model described by `dir`/config.json (DeepSeek-V2/V3, Kimi-K2/K2.5).
  * No weights are read. The graph is as a model author writes it: no pass has run. */
 PZ_API pz_status pz_graph_from_config(const char *dir, const pz_model_graph_options *opts, pz_graph **out,
                                       pz_error *err);

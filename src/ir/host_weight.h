@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph weight as the checkpoint holds it: parts of memory-mapped tensors, stacked along the rows. Nothing is copied.
- */
+/* A graph weight as the checkpoint holds it: parts of memory-mapped tensors, stacked along the rows. Nothing is copied:
+ * a slice of a tensor's columns is a part whose stride is the tensor's. */
 #ifndef PZ_HOST_WEIGHT_H
 #define PZ_HOST_WEIGHT_H
 
@@ -10,7 +10,7 @@
  * column, and scale one e8m0 byte per 32 columns. */
 typedef struct pz_host_part {
     const unsigned char *data;
-    int64_t rows, row_stride;   /* row_stride in bytes */
+    int64_t rows, row_stride;   /* bytes from row to row, at least a row's */
     const unsigned char *scale; /* mxfp4 only */
     int64_t scale_stride;       /* bytes from row to row */
 } pz_host_part;

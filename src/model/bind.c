@@ -5,7 +5,7 @@
 
 #include "model/weights.h"
 
-enum { NAME_CAP = 192, MX_GROUP = 32 };
+enum { NAME_CAP = 192 };
 
 static const char other_prefix[] = "language_model.";
 
@@ -64,9 +64,12 @@ static pz_status bind_mxfp4(const pz_hf_config *c, const pz_checkpoint *ck, cons
     PZ_TRY(check_bytes(t, rows, cols / 2, note, err));
     const pz_tensor *scale = find_tensor(c, ck, module, "weight_scale");
     if (!scale) return missing(c, module, "weight_scale", err);
-    PZ_TRY(check_bytes(scale, rows, cols / MX_GROUP, " (one e8m0 scale for 32 columns)", err));
-    *part = (pz_host_part){
-        .data = t->data, .rows = rows, .row_stride = cols / 2, .scale = scale->data, .scale_stride = cols / MX_GROUP};
+    PZ_TRY(check_bytes(scale, rows, cols / PZ_MX_GROUP, " (one e8m0 scale for 32 columns)", err));
+    *part = (pz_host_part){.data = t->data,
+                           .rows = rows,
+                           .row_stride = cols / 2,
+                           .scale = scale->data,
+                           .scale_stride = cols / PZ_MX_GROUP};
     return PZ_OK;
 }
 
@@ -95,58 +98,70 @@ static pz_status bind_plain(const pz_hf_config *c, const pz_checkpoint *ck, pz_r
     return PZ_OK;
 }
 
-static pz_status bind_part(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_role r,
-                           const char *module, int64_t rows, int64_t cols, pz_host_weight *out, pz_error *err) {
+/* ---- one weight ---- */
+typedef struct binding {
+    const pz_hf_config *c;
+    const pz_checkpoint *ck;
+    const pz_weight *w;
+    pz_role r;
+    int64_t layer;
+    pz_role_shape whole, size, first; /* the weight, the rank's share, and where that begins */
+} binding;
+
+/* Narrows a whole tensor to `rows` rows from `row` on, and to the columns from `col` on. */
+static void cut(pz_host_part *p, pz_dtype dt, int64_t row, int64_t rows, int64_t col) {
+    p->data += row * p->row_stride + col * pz_dtype_bits(dt) / 8;
+    if (p->scale) p->scale += row * p->scale_stride + col / PZ_MX_GROUP;
+    p->rows = rows;
+}
+
+static pz_status bind_part(const binding *b, int which, const char *module, pz_host_weight *out, pz_error *err) {
+    int64_t rows = b->whole.rows[which], cols = b->whole.cols;
     pz_host_part part;
     pz_dtype dt = PZ_DT_MXFP4;
-    if (w->type.dt == PZ_DT_MXFP4)
-        PZ_TRY(bind_mxfp4(c, ck, module, rows, cols, &part, err));
+    if (b->w->type.dt == PZ_DT_MXFP4)
+        PZ_TRY(bind_mxfp4(b->c, b->ck, module, rows, cols, &part, err));
     else
-        PZ_TRY(bind_plain(c, ck, r, module, rows, cols, &part, &dt, err));
+        PZ_TRY(bind_plain(b->c, b->ck, b->r, module, rows, cols, &part, &dt, err));
     if (out->parts.n && dt != out->dt)
         return pz_fail(err, PZ_E_TYPE, "\"%s.%s\" is %s, but the other tensors of weight @%s are %s; all must be one",
-                       module, pz_role_leaf(r), pz_dtype_text(dt), w->name, pz_dtype_text(out->dt));
+                       module, pz_role_leaf(b->r), pz_dtype_text(dt), b->w->name, pz_dtype_text(out->dt));
     out->dt = dt;
+    cut(&part, dt, b->first.rows[which], b->size.rows[which], b->first.cols);
     return pz_push(&out->parts, part, err);
 }
 
-static pz_status bind_computed(const pz_hf_config *c, pz_host_weight *out, pz_error *err) {
+static pz_status bind_computed(const binding *b, pz_host_weight *out, pz_error *err) {
     out->owned = pz_aligned_calloc((size_t)out->cols * sizeof(float));
     if (!out->owned) return PZ_NOMEM(err);
-    pz_rope_frequencies(c, out->owned);
+    pz_rope_frequencies(b->c, out->owned);
     pz_host_part part = {.data = out->owned, .rows = 1, .row_stride = out->cols * (int64_t)sizeof(float)};
     out->dt = PZ_DT_F32;
     return pz_push(&out->parts, part, err);
 }
 
-static pz_status bind_tensors(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_role r,
-                              int64_t layer, const pz_role_shape *s, pz_host_weight *out, pz_error *err) {
-    for (int64_t e = 0; e < (s->count ? s->count : 1); e++) {
+static pz_status bind_tensors(const binding *b, pz_host_weight *out, pz_error *err) {
+    for (int64_t e = 0; e < (b->size.count ? b->size.count : 1); e++) {
         for (int p = 0; p < 2; p++) {
             char module[NAME_CAP / 2];
-            if (!pz_role_module(r, p, layer, e, module, sizeof module)) continue;
-            PZ_TRY(bind_part(c, ck, w, r, module, s->rows[p], s->cols, out, err));
+            if (!pz_role_module(b->r, p, b->layer, b->first.count + e, module, sizeof module)) continue;
+            PZ_TRY(bind_part(b, p, module, out, err));
         }
     }
     return PZ_OK;
 }
 
-pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_host_weight *out,
-                         pz_error *err) {
-    *out = (pz_host_weight){0};
-    pz_role r;
-    int64_t layer;
-    if (!pz_role_find(c, w->name, &r, &layer))
-        return pz_fail(err, PZ_E_NOTFOUND, "weight @%.100s: this model has no weight of that name", w->name);
-    pz_type want = pz_role_type(c, r, layer, 1);
-    if (!pz_type_equal(&w->type, &want)) {
+static pz_status check_type(const binding *b, const pz_shard *s, pz_error *err) {
+    pz_type want = pz_role_type(b->c, b->r, b->layer, s);
+    if (!pz_type_equal(&b->w->type, &want)) {
         pz_str have = {0}, should = {0};
-        pz_type_print(&w->type, &have);
+        pz_type_print(&b->w->type, &have);
         pz_type_print(&want, &should);
+        if (s && s->tp > 1) pz_str_addf(&should, " on rank %" PRId64 " of %" PRId64, s->rank, s->tp);
         pz_status st = have.failed || should.failed
                            ? PZ_NOMEM(err)
-                           : pz_fail(err, PZ_E_TYPE, "weight @%.100s is %s in the graph, this model's is %s", w->name,
-                                     have.s, should.s);
+                           : pz_fail(err, PZ_E_TYPE, "weight @%.100s is %s in the graph, this model's is %s",
+                                     b->w->name, have.s, should.s);
         pz_str_free(&have);
         pz_str_free(&should);
         return st;
@@ -156,14 +171,30 @@ pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const p
             err, PZ_E_UNSUPPORTED,
             "weight @%.100s: fp8 weights cannot be loaded (graphs of such models can be built and explained); "
             "supported: bf16, f32, mxfp4",
-            w->name);
-    pz_role_shape s = pz_role_shape_of(c, r, 1);
-    out->rows = (s.rows[0] + s.rows[1]) * (s.count ? s.count : 1);
-    out->cols = s.cols;
-    pz_status st = pz_role_kind_of(r) == PZ_KIND_COMPUTED ? bind_computed(c, out, err)
-                                                          : bind_tensors(c, ck, w, r, layer, &s, out, err);
+            b->w->name);
+    return PZ_OK;
+}
+
+pz_status pz_weight_bind_shard(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, const pz_shard *s,
+                               pz_host_weight *out, pz_error *err) {
+    binding b = {.c = c, .ck = ck, .w = w};
+    *out = (pz_host_weight){0};
+    if (!pz_role_find(c, w->name, &b.r, &b.layer))
+        return pz_fail(err, PZ_E_NOTFOUND, "weight @%.100s: this model has no weight of that name", w->name);
+    PZ_TRY(pz_role_check(c, b.r, b.layer, s, err));
+    PZ_TRY(check_type(&b, s, err));
+    b.whole = pz_role_shape_of(c, b.r, NULL, NULL);
+    b.size = pz_role_shape_of(c, b.r, s, &b.first);
+    out->rows = (b.size.rows[0] + b.size.rows[1]) * (b.size.count ? b.size.count : 1);
+    out->cols = b.size.cols;
+    pz_status st = pz_role_kind_of(b.r) == PZ_KIND_COMPUTED ? bind_computed(&b, out, err) : bind_tensors(&b, out, err);
     if (st != PZ_OK) pz_host_weight_free(out);
     return st;
+}
+
+pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_host_weight *out,
+                         pz_error *err) {
+    return pz_weight_bind_shard(c, ck, w, NULL, out, err);
 }
 
 void pz_host_weight_free(pz_host_weight *w) {
@@ -179,7 +210,7 @@ static void mark(const pz_hf_config *c, const pz_checkpoint *ck, const char *mod
 }
 
 static void mark_role(const pz_hf_config *c, const pz_checkpoint *ck, pz_role r, int64_t layer, bool *used) {
-    pz_role_shape s = pz_role_shape_of(c, r, 1);
+    pz_role_shape s = pz_role_shape_of(c, r, NULL, NULL);
     for (int64_t e = 0; e < (s.count ? s.count : 1); e++)
         for (int p = 0; p < 2; p++) {
             char module[NAME_CAP / 2];

@@ -11,7 +11,8 @@ static const double latent_eps = 1e-6;
 /* `st` is sticky: after a failure every step does nothing and gives NULL, and the first message stays. */
 typedef struct builder {
     const pz_hf_config *c;
-    int64_t tp, heads;
+    pz_shard shard;
+    int64_t heads; /* of the rank */
     pz_accum accum;
     pz_dtype act;
     bool inlined;
@@ -29,19 +30,9 @@ typedef struct builder {
 static pz_weight *weight(builder *b, pz_role r) {
     if (b->st != PZ_OK) return NULL;
     char name[64];
-    if (pz_role_scope_of(r) == PZ_SCOPE_LAYER)
-        snprintf(name, sizeof name, "layers.%" PRId64 ".%s", b->layer, pz_role_name(r));
-    else
-        snprintf(name, sizeof name, "%s", pz_role_name(r));
-    pz_type t = pz_role_type(b->c, r, b->layer, b->tp);
     pz_weight *w = NULL;
-    if (t.dt == PZ_DT_MXFP4 && t.dim[t.rank - 1] % 32)
-        b->st = pz_fail(b->err, PZ_E_INVAL,
-                        "weight @%s has %" PRId64 " columns on each of %" PRId64
-                        " ranks; mxfp4 needs a multiple of 32, the columns of one scale",
-                        name, t.dim[t.rank - 1], b->tp);
-    else
-        b->st = pz_graph_add_weight(b->g, name, t, &w, b->err);
+    pz_role_weight_name(r, b->layer, name, sizeof name);
+    b->st = pz_graph_add_weight(b->g, name, pz_role_type(b->c, r, b->layer, &b->shard), &w, b->err);
     return w;
 }
 
@@ -148,7 +139,7 @@ static pz_value *add(builder *b, const char *name, pz_value *x, pz_value *y) {
 /* Sum over the ranks, where there are several. It stays f32 up to the residual add, so that fusing the two leaves the
  * bits as they are. */
 static pz_value *reduce(builder *b, const char *name, pz_value *x) {
-    if (b->tp == 1) return x;
+    if (b->shard.tp == 1) return x;
     pz_node *n = begin(b, PZ_OP_ALL_REDUCE);
     give(b, n, "x", x);
     return end_as(b, n, name, PZ_DT_F32);
@@ -330,26 +321,6 @@ static void build(builder *b) {
     give_back(b, gemm(b, "logits", x, b->c->tied ? PZ_ROLE_TIED_LM_HEAD : PZ_ROLE_LM_HEAD, ""));
 }
 
-static pz_status check_ranks(const pz_hf_config *c, int64_t tp, pz_error *err) {
-    bool dense = false, moe = false;
-    for (int64_t i = 0; i < c->layers; i++) *(pz_layer_is_moe(c, i) ? &moe : &dense) = true;
-    const struct {
-        const char *what;
-        int64_t size;
-        bool used;
-    } divided[] = {
-        {"num_attention_heads", c->heads, true},
-        {"vocab_size", c->vocab, true},
-        {"intermediate_size", c->intermediate, dense},
-        {"moe_intermediate_size", c->moe_intermediate, moe},
-    };
-    for (size_t i = 0; i < sizeof divided / sizeof *divided; i++)
-        if (divided[i].used && divided[i].size % tp)
-            return pz_fail(err, PZ_E_INVAL, "tp %" PRId64 " does not divide %s %" PRId64, tp, divided[i].what,
-                           divided[i].size);
-    return PZ_OK;
-}
-
 pz_status pz_model_graph(const pz_hf_config *c, const pz_model_graph_options *opts, pz_graph **out, pz_error *err) {
     static const pz_model_graph_options defaults = {.size = sizeof defaults};
     *out = NULL;
@@ -359,11 +330,13 @@ pz_status pz_model_graph(const pz_hf_config *c, const pz_model_graph_options *op
     if (opts->tp < 0) return pz_fail(err, PZ_E_INVAL, "tp is %d, expected 1 or more", opts->tp);
     if ((unsigned)opts->accum > PZ_ACCUM_BF16 || (unsigned)opts->act > PZ_ACT_F32)
         return pz_fail(err, PZ_E_INVAL, "accum %d or act %d is no value of its enum", (int)opts->accum, (int)opts->act);
-    int64_t tp = opts->tp ? opts->tp : 1;
-    PZ_TRY(check_ranks(c, tp, err));
+    if ((unsigned)opts->experts > PZ_EXPERTS_BY_EXPERT)
+        return pz_fail(err, PZ_E_INVAL, "experts %d is no value of its enum", (int)opts->experts);
+    pz_shard shard = {.tp = opts->tp ? opts->tp : 1, .rank = opts->rank, .experts = opts->experts};
+    PZ_TRY(pz_shard_check(c, &shard, err));
     builder b = {.c = c,
-                 .tp = tp,
-                 .heads = c->heads / tp,
+                 .shard = shard,
+                 .heads = c->heads / shard.tp,
                  .accum = opts->accum,
                  .act = opts->act == PZ_ACT_F32 ? PZ_DT_F32 : PZ_DT_BF16,
                  .inlined = opts->inlined != 0,

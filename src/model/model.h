@@ -54,7 +54,18 @@ void pz_rope_frequencies(const pz_hf_config *c, float *inv_freq);
 double pz_rope_cos_scale(const pz_hf_config *c);
 double pz_softmax_scale(const pz_hf_config *c);
 
-/* Entry @decode(%ids: i32[m], %pos: i32[m], %seq: i32[m]) -> logits [m, vocab / tp]; rank 0 of opts->tp. */
+/* One rank of a model that several hold together. Where a pointer to one is NULL, one rank holds the whole model. */
+typedef struct pz_shard {
+    int64_t tp, rank; /* rank is 0 to tp - 1 */
+    pz_expert_split experts;
+} pz_shard;
+
+/* E_INVAL unless the model can be split so; names the first weight that cannot, its sizes, and the numbers of ranks
+ * that would do. */
+pz_status pz_shard_check(const pz_hf_config *c, const pz_shard *s, pz_error *err);
+
+/* Entry @decode(%ids: i32[m], %pos: i32[m], %seq: i32[m]) -> logits [m, vocab / tp] of rank opts->rank: the columns
+ * from rank * vocab / tp on. */
 pz_status pz_model_graph(const pz_hf_config *c, const pz_model_graph_options *opts, pz_graph **out, pz_error *err);
 
 /* ---- checkpoint ---- */
@@ -78,9 +89,14 @@ const pz_tensor *pz_checkpoint_at(const pz_checkpoint *c, int i);
 pz_status pz_safetensors_parse(const unsigned char *data, size_t size, const char *where, pz_checkpoint **out,
                                pz_error *err);
 
-/* Finds the tensors behind one graph weight (names with and without "language_model.", quark and compressed-tensors
- * MXFP4) and checks shape and dtype. E_NOTFOUND names the tensor, E_TYPE says what shape or dtype it has and should
- * have. Free with pz_host_weight_free. */
+/* Finds the tensors behind one weight of a rank's graph (names with and without "language_model.", quark and
+ * compressed-tensors MXFP4), checks shape and dtype, and gives the rank's rows and columns of them, in place: nothing
+ * is copied. E_NOTFOUND names the tensor, E_TYPE says what shape or dtype it has and should have, E_INVAL as
+ * pz_shard_check. The checkpoint must outlive `out`; free with pz_host_weight_free. Any number of threads may bind from
+ * one checkpoint at once. */
+pz_status pz_weight_bind_shard(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, const pz_shard *s,
+                               pz_host_weight *out, pz_error *err);
+/* The same of the whole model's graph. */
 pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_host_weight *out,
                          pz_error *err);
 void pz_host_weight_free(pz_host_weight *w);

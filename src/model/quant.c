@@ -180,7 +180,7 @@ static pz_status select_roles(pz_hf_config *c, const name_list *targets, const n
             PZ_TRY(role_quantized(r, layer, targets, ignored, &yes, where, err));
             if (!yes) continue;
             c->quantized[layer] |= 1u << i;
-            if (pz_role_shape_of(c, r, 1).count)
+            if (pz_role_shape_of(c, r, NULL, NULL).count)
                 c->expert_quant = c->quant;
             else
                 c->linear_quant = c->quant;

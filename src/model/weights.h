@@ -7,7 +7,8 @@
 #include "model/model.h"
 
 typedef enum pz_role {
-#define ROLE(id, name, scope, kind, present, count, rows_a, rows_b, cols, module_a, module_b, leaf) PZ_ROLE_##id,
+#define ROLE(id, name, scope, kind, present, count, rows_a, rows_b, cols, axis, unit, module_a, module_b, leaf) \
+    PZ_ROLE_##id,
 #include "model/weights.def"
 #undef ROLE
     PZ_ROLE_COUNT
@@ -23,6 +24,27 @@ typedef enum pz_role_kind {
     PZ_KIND_COMPUTED
 } pz_role_kind;
 
+/* What of a weight the ranks share out. */
+typedef enum pz_axis { PZ_AXIS_ALL, PZ_AXIS_ROWS, PZ_AXIS_ROWS_A, PZ_AXIS_COLS, PZ_AXIS_COUNT } pz_axis;
+
+/* What may not be cut: a rank holds units / tp of them. Enum suffix, the configuration's name for their number, their
+ * number. */
+#define PZ_UNIT_TABLE(X)                                                                                \
+    X(NONE, "", 0)                                                                                      \
+    X(HEADS, "num_attention_heads", c->heads)                                                           \
+    X(VOCAB, "vocab_size", c->vocab)                                                                    \
+    X(DENSE, "intermediate_size", c->intermediate)                                                      \
+    X(WIDTH, "moe_intermediate_size", c->moe_intermediate)                                              \
+    X(SHARED, "moe_intermediate_size times n_shared_experts,", c->moe_intermediate * c->shared_experts) \
+    X(EXPERTS, "n_routed_experts", c->experts)
+typedef enum pz_unit {
+#define PZ_UNIT_ENUM(id, text, number) PZ_UNIT_##id,
+    PZ_UNIT_TABLE(PZ_UNIT_ENUM)
+#undef PZ_UNIT_ENUM
+} pz_unit;
+
+enum { PZ_MX_GROUP = 32 /* columns that share an mxfp4 scale */ };
+
 /* `count` (0: one) matrices of rows[0] + rows[1] rows. */
 typedef struct pz_role_shape {
     int64_t count, rows[2], cols;
@@ -37,10 +59,14 @@ const char *pz_role_leaf(pz_role r);
 bool pz_layer_is_moe(const pz_hf_config *c, int64_t layer);
 /* A MODEL role ignores `layer`. */
 bool pz_role_present(const pz_hf_config *c, pz_role r, int64_t layer);
-/* One rank of tp; what tp divides must be divisible. */
-pz_role_shape pz_role_shape_of(const pz_hf_config *c, pz_role r, int64_t tp);
-/* Type in the graph. */
-pz_type pz_role_type(const pz_hf_config *c, pz_role r, int64_t layer, int64_t tp);
+/* A rank's share, of a split that pz_shard_check allows; *first (may be NULL): where in the whole it begins. */
+pz_role_shape pz_role_shape_of(const pz_hf_config *c, pz_role r, const pz_shard *s, pz_role_shape *first);
+/* Type in a rank's graph. */
+pz_type pz_role_type(const pz_hf_config *c, pz_role r, int64_t layer, const pz_shard *s);
+/* pz_shard_check of one weight. */
+pz_status pz_role_check(const pz_hf_config *c, pz_role r, int64_t layer, const pz_shard *s, pz_error *err);
+/* Writes the weight's name in the graph. */
+void pz_role_weight_name(pz_role r, int64_t layer, char *buf, size_t cap);
 /* Finds the role of a graph weight's name; false if the model has no such weight. */
 bool pz_role_find(const pz_hf_config *c, const char *name, pz_role *r, int64_t *layer);
 /* Writes the module that holds part 0 or 1, without prefix ("model.layers.3.mlp.experts.5.up_proj"); false if the role
