@@ -1,21 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A decode step has about a hundred regions of a few microseconds. Waiting by spinning is right while the other threads
- * run, and ruinous while one of them waits for a processor that a spinning one holds. So threads spin as long as that
- * has lately paid off, and sleep otherwise. */
 #include "base/par.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
 
 #include "base/base.h"
-
-enum {
-    SPIN_MAX = 4000, /* pauses, about 100 us: longer than what lies between two regions of a step */
-    SPIN_SLACK = 64,
-    SPIN_PROBE = 32, /* every so many waits spin to the maximum, to find out whether it pays off again */
-};
+#include "base/thread.h"
 
 typedef struct team team;
 typedef struct worker {
@@ -28,9 +17,7 @@ typedef struct worker {
 struct team {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t phase; /* one more for each barrier that all threads have reached */
-    _Atomic uint32_t sleepers;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    pz_waiters waiters;
     /* Constant while a region runs. */
     pz_par_fn fn;
     void *arg;
@@ -41,44 +28,6 @@ struct team {
 
 static _Thread_local team *own;     /* workers of this thread */
 static _Thread_local team *current; /* region that this thread is in */
-static _Thread_local int spin = SPIN_MAX;
-static _Thread_local unsigned waits;
-
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-/* Waits until *word is no longer `old`. */
-static void await(team *t, _Atomic uint32_t *word, uint32_t old) {
-    int limit = ++waits % SPIN_PROBE == 0 ? SPIN_MAX : spin;
-    for (int i = 0; i < limit; i++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != old) {
-            int enough = 2 * i + SPIN_SLACK;
-            if (spin < enough) spin = enough < SPIN_MAX ? enough : SPIN_MAX;
-            return;
-        }
-        relax();
-    }
-    spin -= spin / 4;
-    pthread_mutex_lock(&t->mutex);
-    atomic_fetch_add(&t->sleepers, 1);
-    while (atomic_load(word) == old) pthread_cond_wait(&t->changed, &t->mutex);
-    atomic_fetch_sub(&t->sleepers, 1);
-    pthread_mutex_unlock(&t->mutex);
-}
-
-/* To be called after a word has changed. Either the sleeper sees the change or this sees the sleeper: both sides write
- * first and read then, in sequentially consistent order. */
-static void wake(team *t) {
-    if (atomic_load(&t->sleepers) == 0) return;
-    pthread_mutex_lock(&t->mutex);
-    pthread_cond_broadcast(&t->changed);
-    pthread_mutex_unlock(&t->mutex);
-}
 
 /* The last to arrive opens the barrier; `wait` is false for who needs not know when. */
 static void arrive(team *t, bool wait) {
@@ -87,9 +36,9 @@ static void arrive(team *t, bool wait) {
     if (atomic_fetch_add(&t->arrived, 1) + 1 == n) {
         atomic_store(&t->arrived, 0);
         atomic_fetch_add(&t->phase, 1);
-        wake(t);
+        pz_wake(&t->waiters);
     } else if (wait) {
-        await(t, &t->phase, phase);
+        pz_await(&t->waiters, &t->phase, phase, INT64_MAX);
     }
 }
 
@@ -97,7 +46,7 @@ static void *work(void *arg) {
     worker *w = arg;
     team *t = current = w->team;
     for (uint32_t seen = 0;; seen++) {
-        await(t, &w->go, seen);
+        pz_await(&t->waiters, &w->go, seen, INT64_MAX);
         if (t->stop) return NULL;
         t->fn(t->arg, w->tid, t->nthreads);
         arrive(t, false);
@@ -112,8 +61,7 @@ static bool have_key;
 static void free_team(team *t) {
     for (int i = 0; i < t->workers.n; i++) pz_free(t->workers.at[i]);
     pz_vec_free(&t->workers);
-    pthread_cond_destroy(&t->changed);
-    pthread_mutex_destroy(&t->mutex);
+    pz_waiters_free(&t->waiters);
     pz_free(t);
 }
 
@@ -121,7 +69,7 @@ static void end_team(void *arg) {
     team *t = arg;
     t->stop = true;
     for (int i = 0; i < t->workers.n; i++) atomic_fetch_add(&t->workers.at[i]->go, 1);
-    wake(t);
+    pz_wake(&t->waiters);
     for (int i = 0; i < t->workers.n; i++) pthread_join(t->workers.at[i]->thread, NULL);
     free_team(t);
     own = NULL;
@@ -140,9 +88,10 @@ static void set_up(void) {
 static team *new_team(void) {
     pthread_once(&once, set_up);
     team *t = have_key ? pz_aligned_calloc(sizeof *t) : NULL;
-    if (!t) return NULL;
-    t->mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    t->changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    if (!t || !pz_waiters_init(&t->waiters)) {
+        pz_free(t);
+        return NULL;
+    }
     if (pthread_setspecific(at_exit, t) != 0) {
         free_team(t);
         return NULL;
@@ -156,12 +105,7 @@ static bool add_worker(team *t) {
     w->team = t;
     w->tid = t->workers.n + 1;
     if (pz_push(&t->workers, w, NULL) == PZ_OK) {
-        sigset_t all, old; /* signals are for the program's own threads */
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-        int failed = pthread_create(&w->thread, NULL, work, w);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
-        if (!failed) return true;
+        if (pz_thread_start(&w->thread, work, w) == 0) return true;
         t->workers.n--;
     }
     pz_free(w);
@@ -188,7 +132,7 @@ void pz_par_run(int nthreads, pz_par_fn fn, void *arg) {
     t->arg = arg;
     t->nthreads = n;
     for (int i = 0; i < n - 1; i++) atomic_fetch_add(&t->workers.at[i]->go, 1);
-    wake(t);
+    pz_wake(&t->waiters);
     fn(arg, 0, n);
     arrive(t, true);
     current = NULL;
