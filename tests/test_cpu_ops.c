@@ -499,6 +499,7 @@ static void test_router_refusals(void **state) {
 /* ---- experts ---- */
 typedef struct experts_case {
     int m, experts, top_k;
+    int first, total; /* the op's attributes */
     int64_t hidden, inner;
     pz_dtype x, weight, out;
     int threads;
@@ -522,9 +523,9 @@ static experts_rig prepare_experts(experts_case c) {
     g.weights = rnd_array(&s, c.m * c.top_k);
     g.ids = pz_calloc((size_t)(c.m * c.top_k), sizeof *g.ids);
     assert_non_null(g.ids);
+    int total = c.total ? c.total : c.experts;
     for (int i = 0; i < c.m * c.top_k; i++) /* distinct in a row; the last expert gets no row */
-        g.ids[i] =
-            (int32_t)((i / c.top_k * 7 + i % c.top_k * 3 + (int)(c.seed % 5)) % (c.experts > 1 ? c.experts - 1 : 1));
+        g.ids[i] = (int32_t)((i / c.top_k * 7 + i % c.top_k * 3 + (int)(c.seed % 5)) % (total > 1 ? total - 1 : 1));
     g.xp = rig_act(g.r, c.x, c.hidden, g.x);
     g.ip = rig_i32(g.r, c.top_k, g.ids);
     g.wp = rig_act(g.r, PZ_DT_F32, c.top_k, g.weights);
@@ -539,6 +540,8 @@ static experts_rig prepare_experts(experts_case c) {
     rig_in(l, "weights", g.wp);
     rig_in_weight(l, "gate_up", up);
     rig_in_weight(l, "down", down);
+    rig_attr_int(l, "first", c.first);
+    rig_attr_int(l, "total", c.total);
     l->out[0] = g.y;
     return g;
 }
@@ -567,7 +570,8 @@ static void check_experts(experts_case c) {
     float *got = rig_read(g.r, g.y), *middle = rnd_array(&c.seed, c.inner);
     double *want = doubles(c.m * c.hidden), *tolerance = doubles(c.m * c.hidden);
     for (int64_t pair = 0; pair < c.m * c.top_k; pair++) {
-        int64_t row = pair / c.top_k, e = g.ids[pair];
+        int64_t row = pair / c.top_k, e = g.ids[pair] - c.first;
+        if (e < 0 || e >= c.experts) continue;
         double slack = 0; /* relative, of the middle */
         for (int64_t i = 0; i < c.inner; i++) {
             double size_gate = 0, size_up = 0;
@@ -618,6 +622,32 @@ static void test_experts(void **state) {
             c.threads = thread_counts[i % 4];
             check_experts(c);
         }
+}
+
+/* A rank that holds some of the experts: rows without any of them, with one, with all. */
+static void test_experts_in_part(void **state) {
+    (void)state;
+    static const pz_dtype weights[] = {PZ_DT_BF16, PZ_DT_F32, PZ_DT_MXFP4};
+    uint64_t s = 15;
+    for (int i = 0; i < 48; i++) {
+        experts_case c = {.seed = s, .weight = weights[i % 3], .x = act_types[i % 2], .out = PZ_DT_F32};
+        c.m = rnd_int(&s, 1, i % 4 ? 9 : 70);
+        c.experts = rnd_int(&s, 1, 4);
+        c.total = rnd_int(&s, c.experts, 8);
+        c.first = rnd_int(&s, 0, c.total - c.experts);
+        c.top_k = rnd_int(&s, 1, c.total > 3 ? 3 : c.total);
+        c.hidden = c.inner = i % 3 == 2 ? 64 : 41;
+        c.threads = thread_counts[i % 4];
+        check_experts(c);
+    }
+    /* No expert of any row: exact zeros, not what lay in memory. */
+    experts_case none = {.m = 3, .experts = 1, .total = 4, .first = 3, .top_k = 2, .hidden = 40, .inner = 33};
+    none.x = none.weight = none.out = PZ_DT_F32;
+    none.threads = 2;
+    experts_rig g = prepare_experts(none); /* the last expert gets no row */
+    rig_run(g.r);
+    for (int i = 0; i < 3 * 40; i++) assert_true(((float *)rig_data(g.r, g.y))[i] == 0);
+    finish_experts(&g);
 }
 
 /* A row's bits depend neither on the rows beside it nor on the threads. */
@@ -699,6 +729,14 @@ static void test_experts_refusals(void **state) {
     assert_fails(rig_try(g.r, &err), PZ_E_RANGE, &err, "row 1: expert 3 is outside 0 to 2");
     ((int32_t *)rig_data(g.r, g.ip))[3] = -1;
     assert_fails(rig_try(g.r, &err), PZ_E_RANGE, &err, "expert -1");
+    rig_attr_int(l, "first", 3);
+    rig_attr_int(l, "total", 5);
+    assert_fails(rig_try(g.r, &err), PZ_E_TYPE, &err, "3 experts from 3 on of 5");
+    rig_attr_int(l, "first", 2);
+    ((int32_t *)rig_data(g.r, g.ip))[3] = 5;
+    assert_fails(rig_try(g.r, &err), PZ_E_RANGE, &err, "row 1: expert 5 is outside 0 to 4");
+    rig_attr_int(l, "first", 0);
+    rig_attr_int(l, "total", 0);
     rig_in_weight(l, "down", l->in[pz_op_operand_index(l->op, "gate_up")].weight);
     assert_fails(rig_try(g.r, &err), PZ_E_TYPE, &err, "belong together");
     rig_in_weight(l, "down", NULL);
@@ -794,6 +832,7 @@ int main(void) {
         cmocka_unit_test(test_router_strange_logits),
         cmocka_unit_test(test_router_refusals),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_experts_in_part),
         cmocka_unit_test(test_experts_batch_mates),
         cmocka_unit_test(test_experts_sum_order),
         cmocka_unit_test(test_experts_round_between),

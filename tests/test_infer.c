@@ -74,6 +74,8 @@ static const right_case right[] = {
      "i32[m,6] f32[m,6]"},
     {"%a = moe_experts(%x, %k, %kw, @upb, @downb)", "f32[m,64]"},
     {"%a = moe_experts(%u, %k, %kw, @up, @down) {out=bf16}", "bf16[m,64]"},
+    {"%a = moe_experts(%x, %k, %kw, @up3, @down3) {first=5, total=8}", "f32[m,64]"},
+    {"%a = moe_experts(%x, %k, %kw, @upb, @downb) {total=8}", "f32[m,64]"},
     {"%b = buffer() {slices=[s]} %a, %r, %z = add_rms_norm(%x, %x, @n, zero_fill=%b)\n"
      "%c, %d = call @two(%a, %ids, s=%z:s)",
      "f32[m,8] i32[m,4]"},
@@ -214,6 +216,13 @@ static const wrong_case wrong[] = {
     {"%a = moe_experts(%x, %k, %kw, @upb, @down)",
      "operand down is @down: mxfp4[8,64,32], expected bf16, f32, mxfp4 or fp8 [8,64,48]"},
     {"%a = moe_experts(%x, %k, %kw, @up3, @down3)", "operand ids chooses 4 of 3 experts"},
+    {"%a = moe_experts(%x, %k, %kw, @up3, @down3) {total=3}", "operand ids chooses 4 of 3 experts"},
+    {"%a = moe_experts(%x, %k, %kw, @up3, @down3) {first=6, total=8}", "first=6 and 3 experts here, but total=8"},
+    {"%a = moe_experts(%x, %k, %kw, @up3, @down3) {first=9, total=8}", "first=9 and 3 experts here, but total=8"},
+    {"%a = moe_experts(%x, %k, %kw, @upb, @downb) {total=7}", "first=0 and 8 experts here, but total=7"},
+    {"%a = moe_experts(%x, %k, %kw, @upb, @downb) {first=1}", "attribute first is 1, expected 0..0"},
+    {"%a = moe_experts(%x, %k, %kw, @upb, @downb) {first=-1, total=8}", "attribute first is -1, expected 0.."},
+    {"%a = moe_experts(%x, %k, %kw, @upb, @downb) {total=-1}", "attribute total is -1, expected 0.."},
     /* buffers, calls */
     {"%b = buffer() {slices=[]}", "attribute slices is empty"},
     {"%b = buffer() {slices=[s, t, s]}", "slice s is listed twice"},

@@ -299,6 +299,13 @@ static pz_status pz_infer_moe_experts(infer *c) {
     int64_t inner = up->dim[1] == PZ_DIM_UNKNOWN ? PZ_DIM_UNKNOWN : up->dim[1] / 2;
     PZ_TRY(expect_weight(c, "down", DT_ANY, 3, up->dim[0], hidden, inner));
     int64_t experts = dim_merge(up->dim[0], arg_type(c, "down")->dim[0]);
+    int64_t total, first, here = experts == PZ_DIM_UNKNOWN ? 1 : experts;
+    PZ_TRY(attr_range(c, "total", 0, ATTR_MAX, &total));
+    PZ_TRY(attr_range(c, "first", 0, total ? ATTR_MAX : 0, &first));
+    if (total && (first > total || here > total - first))
+        return pz_node_fail(c->n, PZ_E_TYPE, c->err, "first=%lld and %lld experts here, but total=%lld",
+                            (long long)first, (long long)here, (long long)total);
+    if (total) experts = total;
     if (experts != PZ_DIM_UNKNOWN && ids->dim[1] > experts)
         return pz_node_fail(c->n, PZ_E_TYPE, c->err, "operand ids chooses %lld of %lld experts", (long long)ids->dim[1],
                             (long long)experts);

@@ -282,6 +282,9 @@ static pz_value *experts(builder *b, pz_value *x) {
     give(b, n, "weights", router->results.at[1]);
     give_weight(b, n, "gate_up", gate_up);
     give_weight(b, n, "down", down);
+    pz_role_shape first, here = pz_role_shape_of(c, PZ_ROLE_EXPERTS_GATE_UP, &b->shard, &first);
+    opt_int(b, n, "first", first.count);
+    opt_int(b, n, "total", here.count == c->experts ? 0 : c->experts);
     pz_value *moe = end_as(b, n, "moe", PZ_DT_F32);
     if (!c->shared_experts) return moe;
     static const char *const names[] = {"shared_up", "shared_act", "shared"};

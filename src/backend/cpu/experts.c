@@ -16,10 +16,11 @@ typedef struct experts_job {
     pz_rows x, y, weights;
     const int32_t *ids;
     const pz_panels *gate_up, *down;
-    int64_t top_k, hidden, inner, experts, pairs;
+    int64_t top_k, hidden, inner, pairs;
+    int64_t first, experts, total; /* experts [first, first + experts) of the ids below total are here */
     int n_blocks;
     int32_t *row_of;    /* [pairs] in order of expert: the pair's row */
-    int32_t *place_of;  /* [m][top_k]: where the pair stands in that order */
+    int32_t *place_of;  /* [m][top_k]: where the pair stands in that order, -1: its expert is not here */
     pair_block *blocks; /* [n_blocks] */
     float *middle;      /* [pairs][inner] in order of expert */
     int64_t next[2];    /* next unit of each phase */
@@ -51,6 +52,13 @@ static size_t shared_parts(experts_job *j, unsigned char *base, int32_t **counts
     return at;
 }
 
+static void read_range(const pz_launch *l, experts_job *j) {
+    j->experts = pz_cpu_in_weight(l, "gate_up")->type.dim[0];
+    j->first = pz_node_int(l->node, "first");
+    j->total = pz_node_int(l->node, "total");
+    if (!j->total) j->total = j->experts;
+}
+
 pz_status pz_cpu_check_experts(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
     const pz_cpu_weight *gate_up = check_weight(r, l, "gate_up", err),
                         *down = gate_up ? check_weight(r, l, "down", err) : NULL;
@@ -65,7 +73,11 @@ pz_status pz_cpu_check_experts(pz_cpu_run *r, const pz_launch *l, pz_error *err)
     PZ_TRY(pz_cpu_check_act(r, l, "weights", 0, err));
     int64_t top_k = r->plan->places.at[pz_cpu_in(l, "weights")].type.dim[1];
     PZ_TRY(pz_cpu_check_i32(r, l, "ids", top_k, err));
-    experts_job j = {.pairs = r->m * top_k, .inner = d->dim[2], .experts = g->dim[0]};
+    experts_job j = {.pairs = r->m * top_k, .inner = d->dim[2]};
+    read_range(l, &j);
+    if (j.first < 0 || j.first > j.total - j.experts)
+        return pz_cpu_refuse(l, PZ_E_TYPE, err, "%lld experts from %lld on of %lld", (long long)j.experts,
+                             (long long)j.first, (long long)j.total);
     int32_t *counts;
     size_t first = pz_floats(BLOCK, g->dim[2]) + 2 * pz_floats(BLOCK, TILE);
     size_t second = pz_floats(j.pairs, TILE) + pz_floats(TILE, 1) + pz_floats(top_k, 1);
@@ -73,10 +85,15 @@ pz_status pz_cpu_check_experts(pz_cpu_run *r, const pz_launch *l, pz_error *err)
     return pz_cpu_check_out(r, l, 0, g->dim[2], err);
 }
 
-/* Groups the pairs by expert, rows in order, and cuts the groups into blocks. */
+static bool is_here(const experts_job *j, int64_t pair) {
+    return j->ids[pair] >= j->first && j->ids[pair] < j->first + j->experts;
+}
+
+/* Groups the pairs whose expert is here by expert, rows in order, and cuts the groups into blocks. */
 static void group_pairs(experts_job *j, int32_t *counts) {
     memset(counts, 0, (size_t)(j->experts + 1) * sizeof *counts);
-    for (int64_t i = 0; i < j->pairs; i++) counts[j->ids[i] + 1]++;
+    for (int64_t i = 0; i < j->pairs; i++)
+        if (is_here(j, i)) counts[j->ids[i] - j->first + 1]++;
     j->n_blocks = 0;
     for (int64_t e = 0; e < j->experts; e++) {
         for (int32_t at = 0, n = counts[e + 1]; at < n; at += BLOCK)
@@ -84,7 +101,9 @@ static void group_pairs(experts_job *j, int32_t *counts) {
         counts[e + 1] += counts[e];
     }
     for (int64_t i = 0; i < j->pairs; i++) {
-        int32_t at = counts[j->ids[i]]++;
+        j->place_of[i] = -1;
+        if (!is_here(j, i)) continue;
+        int32_t at = counts[j->ids[i] - j->first]++;
         j->row_of[at] = (int32_t)(i / j->top_k);
         j->place_of[i] = at;
     }
@@ -127,8 +146,9 @@ static void down_unit(const experts_job *j, int64_t half, int64_t tile, float *s
     for (int64_t row = 0; row < j->r->m; row++) {
         const float *w = pz_rows_get(simd, &j->weights, row, 0, j->top_k, weight);
         memset(sum, 0, TILE * sizeof *sum);
+        const int32_t *place = j->place_of + row * j->top_k;
         for (int64_t t = 0; t < j->top_k; t++)
-            simd->rows->add_scaled(sum, scratch + j->place_of[row * j->top_k + t] * TILE, w[t], n);
+            if (place[t] >= 0) simd->rows->add_scaled(sum, scratch + place[t] * TILE, w[t], n);
         pz_rows_put(simd, &j->y, row, half * p->n + col, n, sum);
     }
 }
@@ -148,18 +168,17 @@ pz_status pz_cpu_run_experts(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
     experts_job j = {.r = r, .x = pz_cpu_in_rows(r, l, "x"), .y = pz_cpu_rows(r, l->out[0])};
     j.weights = pz_cpu_in_rows(r, l, "weights");
     j.ids = pz_cpu_in_i32(r, l, "ids");
-    const pz_weight *gate_up = pz_cpu_in_weight(l, "gate_up");
-    j.gate_up = &pz_cpu_weight_of(r, gate_up)->panels;
+    j.gate_up = &pz_cpu_weight_of(r, pz_cpu_in_weight(l, "gate_up"))->panels;
     j.down = &pz_cpu_weight_of(r, pz_cpu_in_weight(l, "down"))->panels;
     j.top_k = j.weights.cols;
     j.pairs = r->m * j.top_k;
-    j.experts = gate_up->type.dim[0];
+    read_range(l, &j);
     j.hidden = j.gate_up->k;
     j.inner = j.down->k;
     for (int64_t i = 0; i < j.pairs; i++)
-        if (j.ids[i] < 0 || j.ids[i] >= j.experts)
+        if (j.ids[i] < 0 || j.ids[i] >= j.total)
             return pz_cpu_refuse(l, PZ_E_RANGE, err, "row %lld: expert %d is outside 0 to %lld",
-                                 (long long)(i / j.top_k), (int)j.ids[i], (long long)j.experts - 1);
+                                 (long long)(i / j.top_k), (int)j.ids[i], (long long)j.total - 1);
     int32_t *counts;
     shared_parts(&j, pz_cpu_shared_scratch(r), &counts);
     group_pairs(&j, counts);

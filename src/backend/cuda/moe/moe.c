@@ -74,6 +74,8 @@ static bool middle_is_bf16(const pz_cuda_run *r, const pz_launch *l) {
 }
 
 pz_status pz_cuda_check_experts(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+    if (pz_node_int(l->node, "total"))
+        return pz_cuda_refuse(l, PZ_E_UNSUPPORTED, err, "experts are split by expert; the kernel takes all of them");
     PZ_TRY(check_weight(r, l, "gate_up", err));
     PZ_TRY(check_weight(r, l, "down", err));
     const pz_type *g = &weight_of(l, "gate_up")->type, *d = &weight_of(l, "down")->type;
