@@ -3,6 +3,7 @@
 #ifndef PZ_BACKEND_H
 #define PZ_BACKEND_H
 
+#include "comm/comm.h"
 #include "ir/host_weight.h"
 #include "plan/plan.h"
 
@@ -12,9 +13,13 @@ typedef struct pz_backend_options {
     int threads;     /* CPU; 0: online processors */
     const char *isa; /* CPU; a word of knob ISA */
     int device;      /* GPU number */
-    bool eager;      /* GPU: launches one by one, no captured graphs */
-    bool check;      /* debug mode: addresses compared at each run, fills checked before their consumers */
-    bool ranges;     /* GPU: NVTX ranges with op names, launches one by one */
+    /* This rank of a group, borrowed; NULL: one rank alone. Each rank has an instance of its own, loaded with its share
+     * of the weights. All run the same plans in the same order, at the same time and on threads of their own, and none
+     * begins a run before all have ended the one before. */
+    pz_comm *comm;
+    bool eager;  /* GPU: launches one by one, no captured graphs */
+    bool check;  /* debug mode: addresses compared at each run, fills checked before their consumers */
+    bool ranges; /* GPU: NVTX ranges with op names, launches one by one */
 } pz_backend_options;
 
 /* The paged latent cache. Entry of token t of page p in layer l: data + l * layer_stride + (p * page_tokens + t) *
@@ -42,6 +47,8 @@ typedef enum pz_copy { PZ_COPY_TO, PZ_COPY_WITHIN, PZ_COPY_FROM } pz_copy; /* th
 
 typedef struct pz_backend_api {
     const char *name;
+    int max_ranks; /* of a group that collectives can span; 0: none, one rank alone */
+    /* Instances are independent: threads may use different ones at the same time. */
     pz_status (*open)(const pz_backend_options *opts, pz_backend **out, pz_error *err);
     void (*close)(pz_backend *b);
     void (*device)(const pz_backend *b, pz_device *out); /* for plans */

@@ -72,6 +72,7 @@ static void cpu_close(pz_backend *b) {
     pz_vec_free(&b->weights);
     pz_free(b->scratch);
     pz_free(b->rope);
+    pz_cpu_show_free(b);
     pz_free(b);
 }
 
@@ -86,6 +87,7 @@ static pz_status cpu_open(const pz_backend_options *opts, pz_backend **out, pz_e
     if (!b) return PZ_NOMEM(err);
     b->threads = threads;
     b->simd = simd;
+    b->comm = opts ? opts->comm : NULL;
     *out = b;
     return PZ_OK;
 }
@@ -287,7 +289,8 @@ static pz_status check_plan(pz_cpu_run *r, pz_error *err) {
             return pz_fail(err, PZ_E_INTERNAL, "cpu, launch %d: unknown op %d", i, (int)l->op);
         PZ_TRY(kernels[l->op].check(r, l, err));
     }
-    return grow_scratch(r, err);
+    PZ_TRY(grow_scratch(r, err));
+    return pz_cpu_show_grow(r, err);
 }
 
 static void write_inputs(const pz_plan *plan, const pz_run_args *args) {
@@ -347,6 +350,7 @@ static pz_status cpu_argmax(pz_backend *b, const pz_plan *plan, const pz_run_arg
 const pz_backend_api *pz_backend_cpu(void) {
     static const pz_backend_api api = {
         .name = "cpu",
+        .max_ranks = PZ_MAX_RANKS,
         .open = cpu_open,
         .close = cpu_close,
         .device = cpu_device,

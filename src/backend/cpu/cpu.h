@@ -37,6 +37,9 @@ struct pz_backend {
     size_t thread_bytes, shared_bytes;
     float *rope; /* see pz_cpu_rope_table */
     size_t rope_floats;
+    pz_comm *comm;
+    float *shown[2]; /* partial sums of this rank that the others read, by epoch & 1 */
+    size_t shown_bytes;
 };
 
 pz_status pz_cpu_load(pz_backend *b, const pz_weight *w, pz_op use, const pz_host_weight *host, pz_error *err);
@@ -62,8 +65,8 @@ typedef struct pz_cpu_run {
     unsigned char *arena;
     const pz_cache *cache;
     int m;
-    size_t thread_need, shared_need; /* scratch bytes that the checks asked for */
-    int rope_place;                  /* whose positions the table in the backend holds, -1 */
+    size_t thread_need, shared_need, shown_need; /* scratch bytes that the checks asked for */
+    int rope_place;                              /* whose positions the table in the backend holds, -1 */
     const pz_cpu_weight *rope_weight;
 } pz_cpu_run;
 
@@ -136,6 +139,19 @@ void pz_rows_put(const pz_simd *simd, const pz_rows *v, int64_t row, int64_t col
 void pz_round_row(const pz_simd *simd, pz_dtype dt, float *x, int64_t n);
 /* Writes x_norm of a row from the values stored, if the place has one. scratch: cols floats. */
 void pz_rows_put_norm(const pz_simd *simd, const pz_rows *v, int64_t row, float *scratch);
+
+/* ---- collectives ---- */
+static inline int pz_cpu_ranks(const pz_cpu_run *r) {
+    return r->b->comm ? pz_comm_ranks(r->b->comm) : 1;
+}
+/* Asks for the memory that pz_cpu_gather needs for rows of `cols` columns. */
+void pz_cpu_want_gather(pz_cpu_run *r, int64_t cols);
+/* Gets it, before the first launch of a run. */
+pz_status pz_cpu_show_grow(pz_cpu_run *r, pz_error *err);
+void pz_cpu_show_free(pz_backend *b);
+/* Shows this rank's rows to the others, as f32, and finds theirs: parts[rank] is f32 [m][x->cols], readable until the
+ * run ends or the gather after the next begins. */
+pz_status pz_cpu_gather(const pz_cpu_run *r, const pz_rows *x, const float *parts[PZ_MAX_RANKS], pz_error *err);
 
 /* Bytes of n floats, rounded up so that what follows is aligned; SIZE_MAX never fits and is refused as out of memory.
  */

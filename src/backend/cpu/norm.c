@@ -1,17 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Row by row kernels: norms with their riders, adds, silu_mul, embed. */
+/* Row by row kernels: norms with their riders, adds, silu_mul, embed. Collectives sum the ranks' rows in f32, rank 0
+ * first, then rank 1, and so on: each rank does so for all rows, so all get the same bits, whatever the rows. */
 #include "backend/cpu/cpu.h"
 
 typedef struct row_job {
     const pz_cpu_run *r;
     pz_rows x, res, y, sum; /* res, sum: data NULL if absent */
-    const float *w;         /* norm weight */
+    int ranks;              /* more than 1: x is the sum of parts */
+    const float *parts[PZ_MAX_RANKS];
+    const float *w; /* norm weight */
     double eps;
     unsigned char *fill; /* the rider */
     int64_t fill_bytes, next_chunk;
     const pz_cpu_weight *table; /* embed */
     const int32_t *ids;
 } row_job;
+
+/* ---- x, of one rank or of all ---- */
+static bool is_collective(const pz_cpu_run *r, const pz_launch *l) {
+    return pz_cpu_ranks(r) > 1 && pz_op_traits(l->op) & PZ_TRAIT_COLLECTIVE;
+}
+
+static pz_status set_x(row_job *j, const pz_launch *l, const char *operand, pz_error *err) {
+    j->x = pz_cpu_in_rows(j->r, l, operand);
+    j->ranks = 1;
+    if (!is_collective(j->r, l)) return PZ_OK;
+    j->ranks = pz_cpu_ranks(j->r);
+    return pz_cpu_gather(j->r, &j->x, j->parts, err);
+}
+
+static const float *get_x(const row_job *j, int64_t row, float *scratch) {
+    int64_t n = j->x.cols;
+    if (j->ranks == 1) return pz_rows_get(j->r->simd, &j->x, row, 0, n, scratch);
+    memcpy(scratch, j->parts[0] + row * n, (size_t)n * sizeof *scratch);
+    for (int p = 1; p < j->ranks; p++) j->r->simd->rows->add_f32(scratch, j->parts[p] + row * n, n);
+    return scratch;
+}
 
 /* ---- norms ---- */
 pz_status pz_cpu_check_norm(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
@@ -25,6 +49,7 @@ pz_status pz_cpu_check_norm(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
     }
     if (l->fill >= r->plan->fills.n) return pz_cpu_refuse(l, PZ_E_INTERNAL, err, "no fill %d", l->fill);
     pz_cpu_want(r, 3 * pz_floats(cols, 1), 0);
+    if (is_collective(r, l)) pz_cpu_want_gather(r, cols);
     return PZ_OK;
 }
 
@@ -33,7 +58,7 @@ static void norm_row(const row_job *j, int64_t row, float *scratch) {
     int64_t n = j->y.cols;
     size_t step = pz_floats(n, 1) / sizeof(float);
     float *y = scratch + step;
-    const float *x = pz_rows_get(simd, &j->x, row, 0, n, scratch);
+    const float *x = get_x(j, row, scratch);
     if (j->res.data) {
         pz_rows_copy(simd, &j->res, row, 0, n, y);
         simd->rows->add_f32(y, x, n);
@@ -68,8 +93,8 @@ static void norm_region(void *arg, int tid, int nthreads) {
 }
 
 pz_status pz_cpu_run_norm(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
-    (void)err;
-    row_job j = {.r = r, .x = pz_cpu_in_rows(r, l, "x"), .y = pz_cpu_rows(r, l->out[0])};
+    row_job j = {.r = r, .y = pz_cpu_rows(r, l->out[0])};
+    PZ_TRY(set_x(&j, l, "x", err));
     j.w = pz_cpu_weight_of(r, pz_cpu_in_weight(l, "w"))->vector;
     j.eps = pz_node_float(l->node, "eps");
     if (pz_op_operand_index(l->op, "res") >= 0) {
@@ -80,7 +105,7 @@ pz_status pz_cpu_run_norm(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
         j.fill = r->arena + r->plan->fills.at[l->fill].offset;
         j.fill_bytes = r->plan->fills.at[l->fill].bytes;
     }
-    pz_cpu_par(r, r->m * j.y.cols * 8 + j.fill_bytes, norm_region, &j);
+    pz_cpu_par(r, r->m * j.y.cols * (7 + j.ranks) + j.fill_bytes, norm_region, &j);
     return PZ_OK;
 }
 
@@ -93,6 +118,7 @@ pz_status pz_cpu_check_add(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
         PZ_TRY(pz_cpu_check_act(r, l, "b", cols, err));
     } else {
         PZ_TRY(pz_cpu_check_act(r, l, "x", cols, err));
+        if (is_collective(r, l)) pz_cpu_want_gather(r, cols);
     }
     pz_cpu_want(r, 2 * pz_floats(cols, 1), 0);
     return PZ_OK;
@@ -104,18 +130,18 @@ static void add_region(void *arg, int tid, int nthreads) {
     float *sum = pz_cpu_thread_scratch(j->r, tid), *scratch = sum + pz_floats(n, 1) / sizeof(float);
     pz_cpu_share(j->r->m, tid, nthreads, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
-        pz_rows_copy(j->r->simd, &j->x, row, 0, n, sum);
+        const float *x = get_x(j, row, sum);
+        if (x != sum) memcpy(sum, x, (size_t)n * sizeof *sum);
         if (j->res.data) j->r->simd->rows->add_f32(sum, pz_rows_get(j->r->simd, &j->res, row, 0, n, scratch), n);
         pz_rows_put(j->r->simd, &j->y, row, 0, n, sum);
     }
 }
 
 pz_status pz_cpu_run_add(pz_cpu_run *r, const pz_launch *l, pz_error *err) {
-    (void)err;
     row_job j = {.r = r, .y = pz_cpu_rows(r, l->out[0])};
-    j.x = pz_cpu_in_rows(r, l, l->op == PZ_OP_ADD ? "a" : "x");
+    PZ_TRY(set_x(&j, l, l->op == PZ_OP_ADD ? "a" : "x", err));
     if (l->op == PZ_OP_ADD) j.res = pz_cpu_in_rows(r, l, "b");
-    pz_cpu_par(r, r->m * j.y.cols * 4, add_region, &j);
+    pz_cpu_par(r, r->m * j.y.cols * (3 + j.ranks), add_region, &j);
     return PZ_OK;
 }
 
