@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "comm/crew.h"
+
 enum { GUARD = 192 };
 
 const char *const *rig_isas(void) {
@@ -26,11 +28,7 @@ const char *const *rig_isas(void) {
     return found;
 }
 
-rig *rig_open(const char *isa, int threads, int m) {
-    return rig_open_sized(isa, threads, m, RIG_BYTES);
-}
-
-rig *rig_open_sized(const char *isa, int threads, int m, size_t capacity) {
+static rig *open_with(pz_backend_options o, int m, size_t capacity) {
     rig *r = pz_calloc(1, sizeof *r);
     assert_non_null(r);
     r->api = pz_backend_cpu();
@@ -40,12 +38,23 @@ rig *rig_open_sized(const char *isa, int threads, int m, size_t capacity) {
     assert_true(r->arena && r->before);
 
     pz_error err;
-    pz_backend_options o = {.threads = threads, .isa = isa};
     assert_ok(r->api->open(&o, &r->b, &err), &err);
     assert_ok(pz_graph_new("rig", &r->graph, &err), &err);
     assert_ok(pz_graph_add_func(r->graph, "f", false, &r->func, &err), &err);
     r->plan = (pz_plan){.graph = r->graph, .m = m, .arena_bytes = GUARD};
     return r;
+}
+
+rig *rig_open(const char *isa, int threads, int m) {
+    return rig_open_sized(isa, threads, m, RIG_BYTES);
+}
+
+rig *rig_open_sized(const char *isa, int threads, int m, size_t capacity) {
+    return open_with((pz_backend_options){.threads = threads, .isa = isa}, m, capacity);
+}
+
+rig *rig_open_rank(pz_comm *comm, int threads, int m) {
+    return open_with((pz_backend_options){.threads = threads, .comm = comm}, m, RIG_BYTES);
 }
 
 void rig_close(rig *r) {
@@ -231,10 +240,14 @@ static void check_untouched(rig *r) {
         if (r->before[i] != r->arena[i]) fail_msg("byte %zu outside the outputs was written", i);
 }
 
-pz_status rig_try(rig *r, pz_error *err) {
+static pz_status run(rig *r, pz_error *err) {
     memcpy(r->before, r->arena, watched(r));
     pz_run_args args = {.arena = r->arena, .cache = r->cache.data ? &r->cache : NULL, .launch_ns = r->launch_ns};
-    pz_status st = r->api->run(r->b, &r->plan, &args, err);
+    return r->api->run(r->b, &r->plan, &args, err);
+}
+
+pz_status rig_try(rig *r, pz_error *err) {
+    pz_status st = run(r, err);
     if (st != PZ_OK) assert_memory_equal(r->before, r->arena, watched(r));
     return st;
 }
@@ -243,6 +256,38 @@ void rig_run(rig *r) {
     pz_error err;
     assert_ok(rig_try(r, &err), &err);
     check_untouched(r);
+}
+
+/* ---- ranks ---- */
+typedef struct ranks_run {
+    rig *const *rigs;
+    int missing;
+    pz_status *st;
+    pz_error *err;
+} ranks_run;
+
+static void run_rank(void *arg, int rank) {
+    ranks_run *r = arg;
+    if (rank != r->missing) r->st[rank] = run(r->rigs[rank], &r->err[rank]);
+}
+
+void rigs_try(rig *const *rigs, int n, int missing, pz_status *st, pz_error *err) {
+    pz_error failed;
+    pz_crew *crew;
+    ranks_run r = {.rigs = rigs, .missing = missing, .st = st, .err = err};
+    assert_ok(pz_crew_new(n, &crew, &failed), &failed);
+    assert_ok(pz_crew_run(crew, run_rank, &r, &failed), &failed);
+    pz_crew_free(crew);
+}
+
+void rigs_run(rig *const *rigs, int n) {
+    pz_status st[PZ_MAX_RANKS];
+    pz_error err[PZ_MAX_RANKS];
+    rigs_try(rigs, n, -1, st, err);
+    for (int r = 0; r < n; r++) {
+        assert_ok(st[r], &err[r]);
+        check_untouched(rigs[r]);
+    }
 }
 
 float *rig_read(rig *r, int place) {

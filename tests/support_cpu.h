@@ -34,6 +34,8 @@ typedef struct rig {
 const char *const *rig_isas(void);
 rig *rig_open(const char *isa, int threads, int m);
 rig *rig_open_sized(const char *isa, int threads, int m, size_t capacity);
+/* A rank of a group. */
+rig *rig_open_rank(pz_comm *comm, int threads, int m);
 void rig_close(rig *r);
 
 /* A place of its own, poisoned with NaN bits, with room around it that nobody may touch. rank 1 if cols is 0. */
@@ -71,6 +73,10 @@ void rig_attr_str(pz_launch *l, const char *name, const char *v);
 void rig_run(rig *r);
 /* Runs all launches and hands the status on; nothing at all may have changed if it fails. */
 pz_status rig_try(rig *r, pz_error *err);
+/* Runs the rigs of all ranks at the same time, each on a thread of its own. */
+void rigs_run(rig *const *rigs, int n);
+/* The same without rank `missing`, -1: with all; each rank's status and error. */
+void rigs_try(rig *const *rigs, int n, int missing, pz_status *st, pz_error *err);
 /* All rows of a place as f32 [m][cols], on the heap. */
 float *rig_read(rig *r, int place);
 
