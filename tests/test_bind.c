@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support.h"
+#include "support_checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,71 +9,46 @@
 #include "model/model.h"
 
 /* ---- a small checkpoint in memory; the names are written out here, not taken from the library's table ---- */
-typedef struct item {
-    char name[128];
-    const char *dtype;
-    int64_t shape[2]; /* rank 1 where [1] is 0 */
-} item;
-
-typedef struct maker {
-    item items[160];
-    int n;
-} maker;
-
 static const char *prefix_of_maker = "";
-
-static void put(maker *m, const char *dtype, int64_t rows, int64_t cols, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
-static void put(maker *m, const char *dtype, int64_t rows, int64_t cols, const char *fmt, ...) {
-    assert_true(m->n < (int)(sizeof m->items / sizeof *m->items));
-    item *it = &m->items[m->n++];
-    int n = snprintf(it->name, sizeof it->name, "%s", prefix_of_maker);
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(it->name + n, sizeof it->name - (size_t)n, fmt, ap);
-    va_end(ap);
-    it->dtype = dtype;
-    it->shape[0] = rows;
-    it->shape[1] = cols;
-}
 
 enum { HIDDEN = 64, EXPERTS = 3, WIDTH = 32, VOCAB = 10 };
 
-static void put_expert(maker *m, bool packed, int e, const char *proj, int64_t rows, int64_t cols) {
-    put(m, "U8", rows, cols / 2, "model.layers.1.mlp.experts.%d.%s_proj.%s", e, proj,
-        packed ? "weight_packed" : "weight");
-    put(m, "U8", rows, cols / 32, "model.layers.1.mlp.experts.%d.%s_proj.weight_scale", e, proj);
+static void put_expert(support_maker *m, bool packed, int e, const char *proj, int64_t rows, int64_t cols) {
+    support_put(m, "U8", rows, cols / 2, "model.layers.1.mlp.experts.%d.%s_proj.%s", e, proj,
+                packed ? "weight_packed" : "weight");
+    support_put(m, "U8", rows, cols / 32, "model.layers.1.mlp.experts.%d.%s_proj.weight_scale", e, proj);
 }
 
 /* hidden 64, 2 heads of 16 + 8, v 24, q_lora 20, kv_lora 12; layer 0 dense (96), layer 1 with 3 experts (32). */
-static void make_items(maker *m, bool packed, bool q_lora) {
+static void make_items(support_maker *m, bool packed, bool q_lora) {
     m->n = 0;
-    put(m, "BF16", VOCAB, HIDDEN, "model.embed_tokens.weight");
-    put(m, "BF16", VOCAB, HIDDEN, "lm_head.weight");
-    put(m, "BF16", HIDDEN, 0, "model.norm.weight");
+    m->prefix = prefix_of_maker;
+    support_put(m, "BF16", VOCAB, HIDDEN, "model.embed_tokens.weight");
+    support_put(m, "BF16", VOCAB, HIDDEN, "lm_head.weight");
+    support_put(m, "BF16", HIDDEN, 0, "model.norm.weight");
     for (int l = 0; l < 2; l++) {
-        put(m, "BF16", HIDDEN, 0, "model.layers.%d.input_layernorm.weight", l);
-        put(m, "BF16", HIDDEN, 0, "model.layers.%d.post_attention_layernorm.weight", l);
+        support_put(m, "BF16", HIDDEN, 0, "model.layers.%d.input_layernorm.weight", l);
+        support_put(m, "BF16", HIDDEN, 0, "model.layers.%d.post_attention_layernorm.weight", l);
         if (q_lora) {
-            put(m, "BF16", 20, HIDDEN, "model.layers.%d.self_attn.q_a_proj.weight", l);
-            put(m, "BF16", 20, 0, "model.layers.%d.self_attn.q_a_layernorm.weight", l);
-            put(m, "BF16", 48, 20, "model.layers.%d.self_attn.q_b_proj.weight", l);
+            support_put(m, "BF16", 20, HIDDEN, "model.layers.%d.self_attn.q_a_proj.weight", l);
+            support_put(m, "BF16", 20, 0, "model.layers.%d.self_attn.q_a_layernorm.weight", l);
+            support_put(m, "BF16", 48, 20, "model.layers.%d.self_attn.q_b_proj.weight", l);
         } else {
-            put(m, "BF16", 48, HIDDEN, "model.layers.%d.self_attn.q_proj.weight", l);
+            support_put(m, "BF16", 48, HIDDEN, "model.layers.%d.self_attn.q_proj.weight", l);
         }
-        put(m, "BF16", 20, HIDDEN, "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", l);
-        put(m, "BF16", 12, 0, "model.layers.%d.self_attn.kv_a_layernorm.weight", l);
-        put(m, "BF16", 80, 12, "model.layers.%d.self_attn.kv_b_proj.weight", l);
-        put(m, "BF16", HIDDEN, 48, "model.layers.%d.self_attn.o_proj.weight", l);
+        support_put(m, "BF16", 20, HIDDEN, "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", l);
+        support_put(m, "BF16", 12, 0, "model.layers.%d.self_attn.kv_a_layernorm.weight", l);
+        support_put(m, "BF16", 80, 12, "model.layers.%d.self_attn.kv_b_proj.weight", l);
+        support_put(m, "BF16", HIDDEN, 48, "model.layers.%d.self_attn.o_proj.weight", l);
     }
-    put(m, "BF16", 96, HIDDEN, "model.layers.0.mlp.gate_proj.weight");
-    put(m, "BF16", 96, HIDDEN, "model.layers.0.mlp.up_proj.weight");
-    put(m, "BF16", HIDDEN, 96, "model.layers.0.mlp.down_proj.weight");
-    put(m, "BF16", EXPERTS, HIDDEN, "model.layers.1.mlp.gate.weight");
-    put(m, "F32", EXPERTS, 0, "model.layers.1.mlp.gate.e_score_correction_bias");
-    put(m, "BF16", WIDTH, HIDDEN, "model.layers.1.mlp.shared_experts.gate_proj.weight");
-    put(m, "BF16", WIDTH, HIDDEN, "model.layers.1.mlp.shared_experts.up_proj.weight");
-    put(m, "BF16", HIDDEN, WIDTH, "model.layers.1.mlp.shared_experts.down_proj.weight");
+    support_put(m, "BF16", 96, HIDDEN, "model.layers.0.mlp.gate_proj.weight");
+    support_put(m, "BF16", 96, HIDDEN, "model.layers.0.mlp.up_proj.weight");
+    support_put(m, "BF16", HIDDEN, 96, "model.layers.0.mlp.down_proj.weight");
+    support_put(m, "BF16", EXPERTS, HIDDEN, "model.layers.1.mlp.gate.weight");
+    support_put(m, "F32", EXPERTS, 0, "model.layers.1.mlp.gate.e_score_correction_bias");
+    support_put(m, "BF16", WIDTH, HIDDEN, "model.layers.1.mlp.shared_experts.gate_proj.weight");
+    support_put(m, "BF16", WIDTH, HIDDEN, "model.layers.1.mlp.shared_experts.up_proj.weight");
+    support_put(m, "BF16", HIDDEN, WIDTH, "model.layers.1.mlp.shared_experts.down_proj.weight");
     for (int e = 0; e < EXPERTS; e++) {
         put_expert(m, packed, e, "gate", WIDTH, HIDDEN);
         put_expert(m, packed, e, "up", WIDTH, HIDDEN);
@@ -81,8 +56,8 @@ static void make_items(maker *m, bool packed, bool q_lora) {
     }
 }
 
-static item *find_item(maker *m, const char *part) {
-    item *found = NULL;
+static support_item *find_item(support_maker *m, const char *part) {
+    support_item *found = NULL;
     for (int i = 0; i < m->n; i++) {
         if (!strstr(m->items[i].name, part)) continue;
         assert_null(found); /* the part names one */
@@ -90,38 +65,6 @@ static item *find_item(maker *m, const char *part) {
     }
     assert_non_null(found);
     return found;
-}
-
-/* The file's bytes in *data (free). `shift` puts a byte of another tensor in front. */
-static pz_checkpoint *make_checkpoint(const maker *m, bool shift, unsigned char **data) {
-    pz_str h = {0};
-    size_t at = 0;
-    pz_str_add(&h, "{");
-    if (shift) {
-        pz_str_add(&h, "\"_\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},");
-        at = 1;
-    }
-    for (int i = 0; i < m->n; i++) {
-        const item *it = &m->items[i];
-        size_t size = strcmp(it->dtype, "F32") == 0 ? 4 : strcmp(it->dtype, "U8") == 0 ? 1 : 2;
-        size_t bytes = size * (size_t)it->shape[0] * (size_t)(it->shape[1] ? it->shape[1] : 1);
-        pz_str_addf(&h, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%d", i ? "," : "", it->name, it->dtype,
-                    (int)it->shape[0]);
-        if (it->shape[1]) pz_str_addf(&h, ",%d", (int)it->shape[1]);
-        pz_str_addf(&h, "],\"data_offsets\":[%zu,%zu]}", at, at + bytes);
-        at += bytes;
-    }
-    pz_str_add(&h, "}");
-    while (h.n % 8) pz_str_add(&h, " ");
-    *data = calloc(8 + h.n + at, 1);
-    assert_non_null(*data);
-    for (int i = 0; i < 8; i++) (*data)[i] = (unsigned char)(h.n >> (8 * i) & 0xff);
-    memcpy(*data + 8, h.s, h.n);
-    pz_checkpoint *ck;
-    pz_error err;
-    assert_ok(pz_safetensors_parse(*data, 8 + h.n + at, "made", &ck, &err), &err);
-    pz_str_free(&h);
-    return ck;
 }
 
 static pz_hf_config make_config(bool mxfp4, bool packed, bool q_lora, bool tied) {
@@ -199,12 +142,12 @@ static void check_parts(const pz_hf_config *c, const pz_checkpoint *ck, const pz
 
 /* ---- every weight of every naming ---- */
 static void check_model(bool packed, bool config_packed, bool q_lora, const char *prefix, const char *config_prefix) {
-    maker m;
+    support_maker m;
     unsigned char *data;
     prefix_of_maker = prefix;
     make_items(&m, packed, q_lora);
     prefix_of_maker = "";
-    pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+    pz_checkpoint *ck = support_checkpoint(&m, false, &data);
     pz_hf_config c = make_config(true, config_packed, q_lora, false);
     snprintf(c.prefix, sizeof c.prefix, "%s", config_prefix);
     pz_graph *g = graph_of(&c);
@@ -271,11 +214,11 @@ static void test_namings(void **state) {
 
 static void test_tied(void **state) {
     (void)state;
-    maker m;
+    support_maker m;
     unsigned char *data;
     const char *prefix = "";
     make_items(&m, false, true);
-    pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+    pz_checkpoint *ck = support_checkpoint(&m, false, &data);
     pz_hf_config c = make_config(true, false, true, true);
     pz_graph *g = graph_of(&c);
     CHECK_PARTS("lm_head", PZ_DT_BF16, "model.embed_tokens.weight");
@@ -286,10 +229,10 @@ static void test_tied(void **state) {
 
 static void test_rope(void **state) {
     (void)state;
-    maker m;
+    support_maker m;
     unsigned char *data;
     make_items(&m, false, true);
-    pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+    pz_checkpoint *ck = support_checkpoint(&m, false, &data);
     pz_hf_config c = make_config(true, false, true, false);
     pz_graph *g = graph_of(&c);
     pz_host_weight w = bind(&c, ck, g, "rope.inv_freq");
@@ -396,10 +339,10 @@ static void test_bad_tensors(void **state) {
     pz_hf_config c = make_config(true, false, true, false);
     pz_graph *g = graph_of(&c);
     for (size_t i = 0; i < sizeof bad_tensors / sizeof *bad_tensors; i++) {
-        maker m;
+        support_maker m;
         unsigned char *data;
         make_items(&m, false, true);
-        item *it = NULL;
+        support_item *it = NULL;
         char part[96];
         snprintf(part, sizeof part, "%s", bad_tensors[i].item);
         size_t len = strlen(part);
@@ -419,7 +362,7 @@ static void test_bad_tensors(void **state) {
         } else {
             *it = m.items[--m.n];
         }
-        pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+        pz_checkpoint *ck = support_checkpoint(&m, false, &data);
         pz_host_weight w;
         pz_error err = {0};
         pz_status st = pz_weight_bind(&c, ck, pz_graph_find_weight(g, bad_tensors[i].weight), &w, &err);
@@ -436,7 +379,7 @@ static void test_bad_tensors(void **state) {
 
 static void test_f32_accepted(void **state) {
     (void)state;
-    maker m;
+    support_maker m;
     unsigned char *data;
     const char *prefix = "";
     make_items(&m, false, true);
@@ -444,7 +387,7 @@ static void test_f32_accepted(void **state) {
         m.items[i].dtype = strcmp(m.items[i].dtype, "BF16") == 0  ? "F32"
                            : strcmp(m.items[i].dtype, "F32") == 0 ? "BF16"
                                                                   : m.items[i].dtype;
-    pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+    pz_checkpoint *ck = support_checkpoint(&m, false, &data);
     pz_hf_config c = make_config(true, false, true, false);
     pz_graph *g = graph_of(&c);
     CHECK_PARTS("norm", PZ_DT_F32, "model.norm.weight");
@@ -460,10 +403,10 @@ static void test_f32_accepted(void **state) {
 static void test_config_disagrees(void **state) {
     (void)state;
     for (int packed = 0; packed < 2; packed++) {
-        maker m;
+        support_maker m;
         unsigned char *data;
         make_items(&m, packed, true);
-        pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+        pz_checkpoint *ck = support_checkpoint(&m, false, &data);
         pz_hf_config c = make_config(false, false, true, false);
         pz_graph *g = graph_of(&c);
         pz_host_weight w;
@@ -502,13 +445,13 @@ static void test_unused(void **state) {
     };
     pz_hf_config c = make_config(true, false, true, false);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        maker m;
+        support_maker m;
         unsigned char *data;
         pz_error err;
         m.n = 0;
         make_items(&m, false, true);
-        put(&m, "BF16", 4, 0, "%s", cases[i].name);
-        pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+        support_put(&m, "BF16", 4, 0, "%s", cases[i].name);
+        pz_checkpoint *ck = support_checkpoint(&m, false, &data);
         if (cases[i].wrong)
             assert_fails(pz_weights_check_unused(&c, ck, &err), PZ_E_FORMAT, &err, cases[i].name, "config.json");
         else
@@ -517,12 +460,12 @@ static void test_unused(void **state) {
         free(data);
     }
     /* What the configuration leaves out. */
-    maker m;
+    support_maker m;
     unsigned char *data;
     pz_error err;
     m.n = 0;
     make_items(&m, false, true);
-    pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+    pz_checkpoint *ck = support_checkpoint(&m, false, &data);
     assert_ok(pz_weights_check_unused(&c, ck, &err), &err);
     c.shared_experts = 0;
     assert_fails(pz_weights_check_unused(&c, ck, &err), PZ_E_FORMAT, &err, "shared_experts");
@@ -532,10 +475,10 @@ static void test_unused(void **state) {
 
 static void test_misaligned(void **state) {
     (void)state;
-    maker m;
+    support_maker m;
     unsigned char *data;
     make_items(&m, false, true);
-    pz_checkpoint *ck = make_checkpoint(&m, true, &data);
+    pz_checkpoint *ck = support_checkpoint(&m, true, &data);
     pz_hf_config c = make_config(true, false, true, false);
     pz_graph *g = graph_of(&c);
     pz_host_weight w;
@@ -568,10 +511,10 @@ static void test_foreign_weights(void **state) {
         "q_b",
         "layers.-1.q_b",
     };
-    maker m;
+    support_maker m;
     unsigned char *data;
     make_items(&m, false, true);
-    pz_checkpoint *ck = make_checkpoint(&m, false, &data);
+    pz_checkpoint *ck = support_checkpoint(&m, false, &data);
     pz_hf_config c = make_config(true, false, true, false);
     pz_host_weight w;
     pz_error err;
@@ -596,10 +539,10 @@ static void test_fp8(void **state) {
     pz_hf_config c;
     pz_checkpoint *ck;
     pz_error err;
-    maker m;
+    support_maker m;
     unsigned char *data;
     make_items(&m, false, true);
-    ck = make_checkpoint(&m, false, &data);
+    ck = support_checkpoint(&m, false, &data);
     assert_ok(pz_hf_config_load(PZ_SOURCE_DIR "/tests/data/configs/deepseek-v3", &c, &err), &err);
     pz_graph *g = graph_of(&c);
     pz_host_weight w;
@@ -693,10 +636,10 @@ static pz_status bind_one(void *ctx) {
 
 static void test_no_memory(void **state) {
     (void)state;
-    maker m;
+    support_maker m;
     unsigned char *data;
     make_items(&m, false, true);
-    memory_case t = {.c = make_config(true, false, true, false), .ck = make_checkpoint(&m, false, &data)};
+    memory_case t = {.c = make_config(true, false, true, false), .ck = support_checkpoint(&m, false, &data)};
     pz_graph *g = graph_of(&t.c);
     t.w = pz_graph_find_weight(g, "layers.1.experts.gate_up");
     assert_true(support_alloc_sweep(bind_one, &t) >= 1);
