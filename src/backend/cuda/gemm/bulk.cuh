@@ -26,17 +26,21 @@ __device__ __forceinline__ void pz_barrier_wait(uint32_t bar, uint32_t parity) {
                  : "memory");
 }
 
-/* Box at (k, row, block of 64 k) of a map [k / 64][rows][64] to shared memory. */
-__device__ __forceinline__ void pz_bulk_load(uint32_t dst, const CUtensorMap *map, int row, int block, uint32_t bar) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
-                 "%5}], [%2];" ::"r"(dst),
-                 "l"(map), "r"(bar), "r"(0), "r"(row), "r"(block)
-                 : "memory");
+/* Has the description of a matrix at hand before its first copy. */
+__device__ __forceinline__ void pz_bulk_prepare(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* Box at (k, row) of a map [rows][k] to shared memory. */
+__device__ __forceinline__ void pz_bulk_load(uint32_t dst, const CUtensorMap *map, int k, int row, uint32_t bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+        "[%2];" ::"r"(dst),
+        "l"(map), "r"(bar), "r"(k), "r"(row)
+        : "memory");
 }
 /* The same box to L2. */
-__device__ __forceinline__ void pz_bulk_prefetch(const CUtensorMap *map, int row, int block) {
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(0), "r"(row),
-                 "r"(block)
+__device__ __forceinline__ void pz_bulk_prefetch(const CUtensorMap *map, int k, int row) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(k), "r"(row)
                  : "memory");
 }
 

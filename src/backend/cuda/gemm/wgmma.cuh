@@ -5,9 +5,11 @@
 
 #include <stdint.h>
 
-/* Descriptor of a tile whose rows are 128 bytes long: groups of 8 rows are 1024 bytes apart. */
-__device__ __forceinline__ uint64_t pz_wgmma_tile(uint32_t shared) {
-    return (uint64_t)((shared & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+/* Descriptor of a tile whose rows are 128 bytes long: groups of 8 rows are 1024 bytes apart. `k`: first column, a
+ * multiple of 8. The halves are made apart: a step in k is one add. */
+__device__ __forceinline__ uint64_t pz_wgmma_tile(uint32_t shared, int k) {
+    const uint32_t low = ((shared & 0x3ffff) >> 4 | 1u << 16) + k / 8;
+    return (uint64_t)(1u << 30 | 64u) << 32 | low;
 }
 __device__ __forceinline__ void pz_wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

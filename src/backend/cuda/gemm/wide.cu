@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GEMM with wgmma: weights are the 64 rows of the instruction, rows of x its columns, both read by the tensor cores
- * from a ring of shared memory that bulk tensor copies fill.
+ * from rings of shared memory that bulk tensor copies fill, 64 of k at a time.
  *
  * A block has tile_n / 64 columns of warpgroups by `warps` of them that share the block's part of K chunk by chunk, and
- * one warp that copies. Before the wait for the kernel that makes x it asks for the weights of as many chunks as the
- * ring holds and has the others brought to L2; after it, for x. */
+ * one warp that copies. Before the wait for the kernel that makes x it asks for as many weights as the ring holds and
+ * has the others brought to L2; after it a warpgroup that has nothing else to do asks for x. The threads have no more
+ * registers, and the rings no more shared memory, than leaves room for a block of the kernels before and after. */
 #include "backend/cuda/gemm/bulk.cuh"
 #include "backend/cuda/gemm/output.cuh"
 #include "backend/cuda/gemm/wgmma.cuh"
@@ -12,17 +13,23 @@
 
 namespace {
 
-enum { CHUNK = PZ_GEMM_CHUNK, BLOCKS = CHUNK / 64, ROWS = 64, MAX_STAGES = 16 };
+/* BARRIERS: a block of 64 k has barrier number b % BARRIERS whatever its slot, so that groups that share the chunks may
+ * meet at one. Rings are so short that a group that waits for block b knows block b - BARRIERS to be complete. */
+enum { CHUNK = PZ_GEMM_CHUNK, BLOCK = 64, BLOCKS = CHUNK / BLOCK, ROWS = 64, BARRIERS = 32, MAX_STAGES = 24 };
+/* SMEM: dynamic shared memory of a block; an SM has as much left as a block of the norm takes. */
+enum { SMEM = 231040, MAX_GROUPS = 3 };
 
 struct wide_params {
     CUtensorMap w, x;
     pz_gemm_output out;
-    int chunks, columns, shares, stages, depth;
-    int w_bytes, x_bytes; /* of a stage */
+    int columns, shares, depth;
+    int part, longer;                         /* chunks of a part, and how many parts have one more */
+    int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
+    int w_step, x_step;                       /* slots from a group's chunk to its next */
 };
 
 struct shared_head {
-    uint64_t w_full[MAX_STAGES], x_full[MAX_STAGES], empty[MAX_STAGES];
+    uint64_t w_full[BARRIERS], x_full[BARRIERS], done[BARRIERS / BLOCKS]; /* done: of a chunk, by warps */
     float x_inv[128];
     int flag;
 };
@@ -33,11 +40,18 @@ struct work {
     int chunk0, n;
 };
 
+/* Of the grid [tiles of m][parts of K][tiles of n]. */
 template <int N> __device__ __forceinline__ work find_work(const wide_params &p) {
+    const int tile = blockIdx.x, part = blockIdx.y, width = ROWS * p.columns;
     work w;
-    w.tile = pz_output_tile(p.out, ROWS * p.columns, N);
-    w.chunk0 = p.chunks * w.tile.part / p.out.split;
-    w.n = p.chunks * (w.tile.part + 1) / p.out.split - w.chunk0;
+    w.tile.part = part;
+    w.tile.index = blockIdx.z * gridDim.x + tile;
+    w.tile.col0 = tile * width;
+    w.tile.cols = min(width, p.out.n - w.tile.col0);
+    w.tile.row0 = blockIdx.z * N;
+    w.tile.rows = min(N, p.out.m - w.tile.row0);
+    w.chunk0 = part * p.part + min(part, p.longer);
+    w.n = p.part + (part < p.longer);
     return w;
 }
 
@@ -45,44 +59,70 @@ template <int N> __device__ __forceinline__ work find_work(const wide_params &p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-[[maybe_unused]] __device__ __forceinline__ void copy(const wide_params &p, const work &w, shared_head *h,
+/* Loads the blocks of one operand in their order. */
+struct loader {
+    const CUtensorMap *map;
+    uint32_t ring, full;
+    int bytes, stages, row, k;
+    int next, slot;
+    __device__ __forceinline__ void load() {
+        const uint32_t bar = full + next % BARRIERS * 8;
+        pz_barrier_expect(bar, bytes);
+        pz_bulk_load(ring + slot * bytes, map, k + next * BLOCK, row, bar);
+        next++;
+        if (++slot == stages) slot = 0;
+    }
+};
+[[maybe_unused]] __device__ __forceinline__ loader load_w(const wide_params &p, const work &w, const shared_head *h,
+                                                          uint32_t ring) {
+    return {&p.w, ring, at(h->w_full), p.w_bytes, p.w_stages, w.tile.col0, w.chunk0 * CHUNK, 0, 0};
+}
+[[maybe_unused]] __device__ __forceinline__ loader load_x(const wide_params &p, const work &w, const shared_head *h,
+                                                          uint32_t ring) {
+    return {&p.x, ring + p.w_stages * p.w_bytes, at(h->x_full), p.x_bytes, p.x_stages, w.tile.row0, w.chunk0 * CHUNK, 0,
+            0};
+}
+
+/* All weights, and those blocks of x for which no slot was free at first. */
+[[maybe_unused]] __device__ __forceinline__ void copy(const wide_params &p, const work &w, const shared_head *h,
                                                       uint32_t ring) {
-    const int first = min(p.stages, w.n), x_at = p.stages * p.w_bytes;
-    for (int i = 0; i < first; i++) {
-        if (p.depth && i >= p.depth) pz_barrier_wait(at(&h->w_full[i - p.depth]), 0);
-        pz_barrier_expect(at(&h->w_full[i]), p.w_bytes);
-        pz_bulk_load(ring + i * p.w_bytes, &p.w, w.tile.col0, BLOCKS * (w.chunk0 + i), at(&h->w_full[i]));
+    const int n = BLOCKS * w.n, ahead = BLOCKS * p.depth;
+    loader lw = load_w(p, w, h, ring), lx = load_x(p, w, h, ring);
+    while (lw.next < min(p.w_stages, n)) {
+        if (ahead && lw.next >= ahead) pz_barrier_wait(at(&h->w_full[lw.next - ahead]), 0);
+        lw.load();
     }
-    for (int i = first; i < w.n; i++) pz_bulk_prefetch(&p.w, w.tile.col0, BLOCKS * (w.chunk0 + i));
+    for (int i = lw.next; i < n; i++) pz_bulk_prefetch(&p.w, lw.k + i * BLOCK, lw.row);
+    lx.next = min(p.x_stages, n);
     pz_wait();
-    for (int i = 0; i < first; i++) {
-        pz_barrier_expect(at(&h->x_full[i]), p.x_bytes);
-        pz_bulk_load(ring + x_at + i * p.x_bytes, &p.x, w.tile.row0, BLOCKS * (w.chunk0 + i), at(&h->x_full[i]));
-    }
-    for (int i = first, s = 0, round = 0; i < w.n; i++) {
-        pz_barrier_wait(at(&h->empty[s]), round & 1);
-        pz_barrier_expect(at(&h->w_full[s]), p.w_bytes);
-        pz_bulk_load(ring + s * p.w_bytes, &p.w, w.tile.col0, BLOCKS * (w.chunk0 + i), at(&h->w_full[s]));
-        pz_barrier_expect(at(&h->x_full[s]), p.x_bytes);
-        pz_bulk_load(ring + x_at + s * p.x_bytes, &p.x, w.tile.row0, BLOCKS * (w.chunk0 + i), at(&h->x_full[s]));
-        if (++s == p.stages) s = 0, round++;
+    for (int c = 0; lw.next < n || lx.next < n; c++) {
+        pz_barrier_wait(at(&h->done[c % (BARRIERS / BLOCKS)]), c / (BARRIERS / BLOCKS) & 1);
+        const int free = BLOCKS * (c + 1);
+        while (lw.next < min(n, free + p.w_stages)) lw.load();
+        while (lx.next < min(n, free + p.x_stages)) lx.load();
     }
 }
 
-/* Products of one chunk. */
-template <int N>
-__device__ __forceinline__ void multiply(float (&acc)[N / 2], uint32_t w, uint32_t w_block, uint32_t x, bool add) {
+/* What a warpgroup needs to work through its chunks. */
+struct consumer {
+    shared_head *h;
+    uint32_t w, x; /* slot 0 */
+    int w_slot, x_slot;
+    float w_inv[2];
+};
+
+[[maybe_unused]] __device__ __forceinline__ int wrap(int slot, int stages) {
+    return slot >= stages ? slot - stages : slot;
+}
+
+/* Products of 64 k. */
+template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint32_t w, uint32_t x, bool add) {
 #pragma unroll
-    for (int b = 0; b < BLOCKS; b++) {
-        const uint64_t wd = pz_wgmma_tile(w + b * w_block), xd = pz_wgmma_tile(x + b * N * 128);
-#pragma unroll
-        for (int k = 0; k < 4; k++) pz_wgmma<N>(acc, wd + 2 * k, xd + 2 * k, add || b || k);
-    }
-    pz_wgmma_commit();
+    for (int k = 0; k < BLOCK; k += 16) pz_wgmma<N>(acc, pz_wgmma_tile(w, k), pz_wgmma_tile(x, k), add || k);
 }
 
 template <int N>
-__device__ __forceinline__ void round_chunk(int (&sum)[N / 2], const float (&acc)[N / 2], const float *x_inv,
+__device__ __forceinline__ void round_chunk(int *sum, const float (&acc)[N / 2], const float *x_inv,
                                             const float (&w_inv)[2]) {
     const int c = 2 * (threadIdx.x & 3);
 #pragma unroll
@@ -94,158 +134,222 @@ __device__ __forceinline__ void round_chunk(int (&sum)[N / 2], const float (&acc
     }
 }
 
+/* Until at most `pending` of the committed groups run. */
+[[maybe_unused]] __device__ __forceinline__ void wait_products(int pending) {
+    if (pending == 0) pz_wgmma_wait<0>();
+    if (pending == 1) pz_wgmma_wait<1>();
+    if (pending == 2) pz_wgmma_wait<2>();
+    if (pending == 3) pz_wgmma_wait<3>();
+}
+
+/* Asks for the products of chunk j with rows of x from `row` on; its slots are w_slot and x_slot. */
+template <int Width>
+__device__ __forceinline__ void ask(const wide_params &p, const consumer &c, unsigned j, int row, bool add,
+                                    float (&acc)[Width / 2]) {
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        const unsigned i = BLOCKS * j + b, parity = i / BARRIERS & 1;
+        const uint32_t w = c.w + wrap(c.w_slot + b, p.w_stages) * p.w_bytes,
+                       x = c.x + wrap(c.x_slot + b, p.x_stages) * p.x_bytes;
+        pz_barrier_wait(at(&c.h->w_full[i % BARRIERS]), parity);
+        pz_barrier_wait(at(&c.h->x_full[i % BARRIERS]), parity);
+        pz_wgmma_fence();
+        multiply<Width>(acc, w, x + row * BLOCK * 2, add || b);
+    }
+    pz_wgmma_commit();
+}
+
+/* Chunks j, j + shares, ... (Count of them), Width rows of x at a time, Flight such units at once: their products are
+ * asked for before the first sum is rounded. f32 sums stay in acc[0], fixed ones go to `sum`. */
+template <int N, int Width, int Count, int Flight, int Accs, typename Sum>
+__device__ __forceinline__ void consume_chunks(const wide_params &p, consumer &c, unsigned j, bool add,
+                                               float (&acc)[Accs][Width / 2], Sum (&sum)[N / 2]) {
+    constexpr bool fixed = !((Sum)0.5f);
+    constexpr int SLICES = N / Width, UNITS = Count * SLICES;
+    static_assert(UNITS % Flight == 0 && (!fixed || Flight <= Accs), "");
+#pragma unroll
+    for (int first = 0; first < UNITS; first += Flight) {
+#pragma unroll
+        for (int u = first; u < first + Flight; u++) {
+            const int slice = u % SLICES;
+            ask<Width>(p, c, j + u / SLICES * p.shares, slice * Width, !fixed && (add || u),
+                       acc[fixed ? u - first : 0]);
+            if (slice < SLICES - 1) continue;
+            c.w_slot = wrap(c.w_slot + p.w_step, p.w_stages);
+            c.x_slot = wrap(c.x_slot + p.x_step, p.x_stages);
+        }
+#pragma unroll
+        for (int u = first; u < first + Flight; u++) {
+            const int slice = u % SLICES;
+            wait_products(first + Flight - 1 - u);
+            if (slice == SLICES - 1 && (threadIdx.x & 31) == 0)
+                pz_barrier_arrive(at(&c.h->done[(j + u / SLICES * p.shares) % (BARRIERS / BLOCKS)]));
+            if constexpr (fixed)
+                round_chunk<Width>(sum + slice * Width / 2, acc[u - first], c.h->x_inv + slice * Width, c.w_inv);
+        }
+    }
+}
+
+/* How a warpgroup works: rows of x at once, and chunks asked for before the first is rounded, by what fits into the
+ * registers. */
+template <int N, int Groups, typename Sum> struct plan {
+    static constexpr bool fixed = !((Sum)0.5f);
+    static constexpr int width = fixed && N > 64 ? 64 : N;
+    static constexpr int chunks = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < MAX_GROUPS ? 2 : 1;
+    static constexpr int flight = N > 64 && fixed &&Groups < MAX_GROUPS ? 2 : chunks;
+    static constexpr int accs = fixed ? flight : 1;
+};
+
+/* A thread's elements of a product [row of x][row of w], as wgmma lays them out: N / 8 times two rows and the columns
+ * 0 and 8, from `d` on; rows and cols are what the tile has from there. */
+template <int N, typename Sum>
+__device__ __forceinline__ void put_own(pz_destination d, int rows, int cols, const Sum (&sum)[N / 2]) {
+    const int64_t step = 8 * d.ld * (d.bf16 ? 2 : 4);
+#pragma unroll
+    for (int j = 0; j < N / 8; j++, d.data += step)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (8 * j + (e & 1) < rows && 8 * (e >> 1) < cols) pz_output_put(d, e & 1, 8 * (e >> 1), sum[4 * j + e]);
+}
+
+/* The same, with the cases apart that are most frequent: nothing is left to be asked for an element. */
+template <int N, typename Sum>
+__device__ __forceinline__ void put_unshared(pz_destination d, int rows, int cols, const Sum (&sum)[N / 2]) {
+    if (d.adds && !d.bf16) {
+        d.adds = true, d.bf16 = false;
+        if (rows > N - 7 && cols > 8)
+            put_own<N>(d, N, ROWS, sum);
+        else
+            put_own<N>(d, rows, cols, sum);
+    } else {
+        put_own<N>(d, rows, cols, sum);
+    }
+}
+
 /* The sums of the warpgroups that share a tile, added in their order and put out. */
 template <int N, typename Sum>
-__device__ __forceinline__ void put(const wide_params &p, const work &w, const pz_destination &d, const pz_group &g,
-                                    const Sum (&sum)[N / 2], Sum *shared, int column, int share) {
-    const int lane = threadIdx.x & 31, c = 2 * (lane & 3);
-    const int col0 = column * ROWS + 16 * ((threadIdx.x >> 5) & 3) + (lane >> 2), pitch = ROWS * p.columns + 4;
+__device__ __forceinline__ void put(const wide_params &p, const work &w, const pz_group &g, const Sum (&sum)[N / 2],
+                                    Sum *shared, int column, int share) {
+    const int row = 2 * (threadIdx.x & 3), width = ROWS * p.columns, pitch = width + 4,
+              col = column * ROWS + 16 * ((threadIdx.x >> 5) & 3) + (threadIdx.x >> 2 & 7);
+    pz_destination d = pz_output_destination<Sum>(p.out, w.tile);
     pz_output_ready(p.out, w.tile, g);
     if (p.shares == 1) {
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) {
-            int row = 8 * (i / 4) + c + (i & 1), col = col0 + 8 * ((i >> 1) & 1);
-            if (row < w.tile.rows && col < w.tile.cols) pz_output_put(d, row, col, sum[i]);
-        }
+        d.data += (row * d.ld + col) * (d.bf16 ? 2 : 4);
+        put_unshared<N>(d, w.tile.rows - row, w.tile.cols - col, sum);
         return;
     }
     g.sync(); /* the ring has been read by all */
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        shared[(share * N + 8 * (i / 4) + c + (i & 1)) * pitch + col0 + 8 * ((i >> 1) & 1)] = sum[i];
+        shared[(share * N + row + 8 * (i / 4) + (i & 1)) * pitch + col + 8 * ((i >> 1) & 1)] = sum[i];
     g.sync();
-    const int width = ROWS * p.columns, col = g.thread % width;
-    if (col >= w.tile.cols) return;
-    for (int row = g.thread / width; row < w.tile.rows; row += g.threads / width) {
+    const int at_col = g.thread % width;
+    if (at_col >= w.tile.cols) return;
+    for (int r = g.thread / width; r < w.tile.rows; r += g.threads / width) {
         Sum v = 0;
-        for (int s = 0; s < p.shares; s++) v += shared[(s * N + row) * pitch + col];
-        pz_output_put(d, row, col, v);
+        for (int s = 0; s < p.shares; s++) v += shared[(s * N + r) * pitch + at_col];
+        pz_output_put(d, r, at_col, v);
     }
 }
 
-/* What a warpgroup needs to work through its chunks. */
-struct consumer {
-    shared_head *h;
-    uint32_t w, x, w_block; /* of stage 0 */
-    float w_inv[2];
-};
-
-/* Chunks first, first + shares, ... (Count of them) at once: all products are asked for before the first sum is
- * rounded. */
-template <int N, int Count, typename Sum>
-__device__ __forceinline__ void consume_chunks(const wide_params &p, const consumer &c, int first, bool add,
-                                               float (&acc)[Count][N / 2], Sum (&sum)[N / 2]) {
-    constexpr bool fixed = !((Sum)0.5f);
-    int stage[Count];
-#pragma unroll
-    for (int u = 0; u < Count; u++) {
-        const int j = first + u * p.shares, parity = (j / p.stages) & 1;
-        stage[u] = j % p.stages;
-        pz_barrier_wait(at(&c.h->w_full[stage[u]]), parity);
-        pz_barrier_wait(at(&c.h->x_full[stage[u]]), parity);
-    }
-    pz_wgmma_fence();
-#pragma unroll
-    for (int u = 0; u < Count; u++)
-        multiply<N>(acc[fixed ? u : 0], c.w + stage[u] * p.w_bytes, c.w_block, c.x + stage[u] * p.x_bytes,
-                    !fixed && (add || u));
-#pragma unroll
-    for (int u = 0; u < Count; u++) {
-        if (u == 0) pz_wgmma_wait<Count - 1>();
-        if (u == 1) pz_wgmma_wait<(Count > 1 ? Count - 2 : 0)>();
-        if (u == 2) pz_wgmma_wait<(Count > 2 ? Count - 3 : 0)>();
-        if (u == 3) pz_wgmma_wait<0>();
-        if ((threadIdx.x & 31) == 0) pz_barrier_arrive(at(&c.h->empty[stage[u]]));
-        if constexpr (fixed) round_chunk<N>(sum, acc[u], c.h->x_inv, c.w_inv);
-    }
-}
-
-template <int N, typename Sum>
+template <int N, int Groups, typename Sum>
 __device__ __forceinline__ void consume(const wide_params &p, const work &w, shared_head *h, uint32_t ring, Sum *sums) {
-    const int groups = p.columns * p.shares, index = threadIdx.x / 128, column = index % p.columns,
+    const int groups = p.columns * p.shares, index = __shfl_sync(~0u, threadIdx.x / 128, 0), column = index % p.columns,
               share = index / p.columns;
     const pz_group g = {(int)threadIdx.x, 128 * groups, 1};
-    constexpr bool fixed = !((Sum)0.5f);
-    constexpr int IN_FLIGHT = N <= 16 ? 4 : N <= 64 ? 2 : 1;
+    typedef plan<N, Groups, Sum> how;
+    float acc[how::accs][how::width / 2];
+    Sum sum[N / 2];
     consumer c;
     c.h = h;
-    c.w = ring + column * ROWS * 128;
-    c.x = ring + p.stages * p.w_bytes;
-    c.w_block = 64 * p.columns * 128;
-    float acc[IN_FLIGHT][N / 2];
-    Sum sum[N / 2];
-    const pz_destination d = pz_output_destination<Sum>(p.out, w.tile);
+    c.w = ring + column * ROWS * BLOCK * 2;
+    c.x = ring + p.w_stages * p.w_bytes;
+    for (c.w_slot = BLOCKS * share; c.w_slot >= p.w_stages;) c.w_slot -= p.w_stages;
+    for (c.x_slot = BLOCKS * share; c.x_slot >= p.x_stages;) c.x_slot -= p.x_stages;
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) sum[i] = 0, acc[0][i] = 0;
-    if constexpr (fixed) {
+    for (int i = 0; i < N / 2; i++) {
+        if constexpr (how::fixed)
+            sum[i] = 0;
+        else
+            acc[0][i] = 0;
+    }
+    if constexpr (how::fixed) {
         int n = w.tile.col0 + column * ROWS + 16 * ((threadIdx.x >> 5) & 3) + ((threadIdx.x & 31) >> 2);
         for (int e = 0; e < 2; e++) c.w_inv[e] = pz_fixed_inv(__ldg(p.out.w_norm + min(n + 8 * e, p.out.n - 1)));
     }
     pz_wait();
-    if constexpr (fixed) {
+    if (threadIdx.x == 0)
+        for (loader lx = load_x(p, w, h, ring); lx.next < min(p.x_stages, BLOCKS * w.n);) lx.load();
+    if constexpr (how::fixed) {
         for (int i = g.thread; i < N; i += g.threads)
             h->x_inv[i] = pz_fixed_inv(pz_load_f32(p.out.x_norm + w.tile.row0 + min(i, w.tile.rows - 1)));
     }
     pz_output_begin(p.out, w.tile, g, &h->flag);
     g.sync();
-    int i = share;
-    const bool fits =
-        IN_FLIGHT * p.shares <= p.stages; /* else a stage would be waited for that this group has to empty */
-    for (; fits && i + (IN_FLIGHT - 1) * p.shares < w.n; i += IN_FLIGHT * p.shares)
-        consume_chunks<N, IN_FLIGHT, Sum>(p, c, i, i != share, acc, sum);
-    for (; i < w.n; i += p.shares) {
-        float(&one)[1][N / 2] = *(float(*)[1][N / 2]) & acc;
-        consume_chunks<N, 1, Sum>(p, c, i, i != share, one, sum);
-    }
-    if constexpr (fixed)
-        put<N, Sum>(p, w, d, g, sum, sums, column, share);
+    int j = share;
+    /* else a slot would be waited for that this group has to empty */
+    const bool fits = BLOCKS * how::chunks * p.shares <= min(p.w_stages, p.x_stages);
+    const int last = (how::chunks - 1) * p.shares;
+    for (; fits && j + last < w.n; j += how::chunks * p.shares)
+        consume_chunks<N, how::width, how::chunks, how::flight>(p, c, j, j != share, acc, sum);
+    if constexpr (how::chunks > 1)
+        for (; j < w.n; j += p.shares) consume_chunks<N, how::width, 1, 1>(p, c, j, j != share, acc, sum);
+    if constexpr (how::fixed)
+        put<N, Sum>(p, w, g, sum, sums, column, share);
     else
-        put<N, Sum>(p, w, d, g, acc[0], sums, column, share);
+        put<N, Sum>(p, w, g, acc[0], sums, column, share);
     pz_output_end<Sum>(p.out, w.tile, g, &h->flag);
 }
 
-/* N: rows of x in a tile. */
-template <int N, typename Sum>
-__global__ void __launch_bounds__(N == 128 ? 288 : 416, 1) wide(const __grid_constant__ wide_params p) {
+/* Registers a thread that let a block of the norm (512 threads of 32) live beside this one. */
+constexpr int registers(int groups) {
+    return groups < MAX_GROUPS ? 168 : 112;
+}
+
+/* N: rows of x in a tile. Groups: most warpgroups that multiply. */
+template <int N, int Groups, typename Sum>
+__global__ void __maxnreg__(registers(Groups)) wide(const __grid_constant__ wide_params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char *ring = (unsigned char *)(((uintptr_t)smem + 1023) & ~(uintptr_t)1023);
-    shared_head *h = (shared_head *)(ring + p.stages * (p.w_bytes + p.x_bytes));
+    shared_head *h = (shared_head *)(smem + p.w_stages * p.w_bytes + p.x_stages * p.x_bytes);
     const int groups = p.columns * p.shares;
     pz_trigger();
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < p.stages; i++) {
-            pz_barrier_init(at(&h->w_full[i]), 1);
-            pz_barrier_init(at(&h->x_full[i]), 1);
-            pz_barrier_init(at(&h->empty[i]), 4 * p.columns); /* warps of the share that has this stage */
-        }
+    if (threadIdx.x < BARRIERS) {
+        pz_barrier_init(at(&h->w_full[threadIdx.x]), 1);
+        pz_barrier_init(at(&h->x_full[threadIdx.x]), 1);
+        if (threadIdx.x < BARRIERS / BLOCKS) /* warps of the share that has the chunk */
+            pz_barrier_init(at(&h->done[threadIdx.x]), 4 * p.columns);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    } else if ((int)threadIdx.x == 128 * groups) {
+        pz_bulk_prepare(&p.w);
+        pz_bulk_prepare(&p.x);
     }
     __syncthreads();
     const work w = find_work<N>(p);
     if ((int)threadIdx.x >= 128 * groups) {
-        if ((int)threadIdx.x == 128 * groups) copy(p, w, h, at(ring));
+        if ((int)threadIdx.x == 128 * groups) copy(p, w, h, at(smem));
         pz_wait();
         return;
     }
-    consume<N, Sum>(p, w, h, at(ring), (Sum *)ring);
+    consume<N, Groups, Sum>(p, w, h, at(smem), (Sum *)smem);
 #endif
 }
 
 typedef void (*wide_kernel)(const wide_params);
-template <typename Sum> wide_kernel choose(int rows) {
-    return rows == 8    ? wide<8, Sum>
-           : rows == 16 ? wide<16, Sum>
-           : rows == 32 ? wide<32, Sum>
-           : rows == 64 ? wide<64, Sum>
-                        : wide<128, Sum>;
+template <typename Sum> wide_kernel choose(int rows, int groups) {
+    return rows == 8    ? wide<8, 3, Sum>
+           : rows == 16 ? wide<16, 3, Sum>
+           : rows == 32 ? wide<32, 3, Sum>
+           : rows == 64 ? (groups < 3 ? wide<64, 2, Sum> : wide<64, 3, Sum>)
+                        : (groups < 3 ? wide<128, 2, Sum> : wide<128, 3, Sum>);
 }
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                               const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* Map [k / 64][rows][64] of a matrix, read in boxes of 128 k by `box` rows; rows beyond the matrix read as zeros. */
+/* Map of a matrix [rows][k], read in boxes of 64 k by `box` rows; what lies beyond it reads as zeros. */
 pz_status make_map(CUtensorMap *map, const void *data, int64_t ld, int rows, int k, int box, pz_error *err) {
     static encode_fn encode;
     if (!encode) {
@@ -256,9 +360,9 @@ pz_status make_map(CUtensorMap *map, const void *data, int64_t ld, int rows, int
         if (!fn) return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: the driver has no bulk tensor copies");
         encode = (encode_fn)fn;
     }
-    const cuuint64_t dims[3] = {64, (cuuint64_t)rows, (cuuint64_t)k / 64}, strides[2] = {(cuuint64_t)ld * 2, 128};
-    const cuuint32_t shape[3] = {64, (cuuint32_t)box, BLOCKS}, steps[3] = {1, 1, 1};
-    CUresult r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)data, dims, strides, shape, steps,
+    const cuuint64_t dims[2] = {(cuuint64_t)k, (cuuint64_t)rows}, strides[1] = {(cuuint64_t)ld * 2};
+    const cuuint32_t shape[2] = {BLOCK, (cuuint32_t)box}, steps[2] = {1, 1};
+    CUresult r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, dims, strides, shape, steps,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS)
@@ -267,38 +371,48 @@ pz_status make_map(CUtensorMap *map, const void *data, int64_t ld, int rows, int
     return PZ_OK;
 }
 
+/* Slots of the two rings: as many as the part of K has blocks if they fit, else equally many, and what is left to the
+ * weights, which can be loaded before the wait. */
+void size_rings(wide_params *p, int blocks, int most, int room) {
+    int both = room / (p->w_bytes + p->x_bytes);
+    if (both > blocks) both = blocks;
+    if (both > MAX_STAGES) both = MAX_STAGES;
+    if (most && both > most) both = most;
+    p->x_stages = p->w_stages = both;
+    while (both > 0 && p->w_stages < blocks && p->w_stages < MAX_STAGES && !(most && p->w_stages >= most) &&
+           (p->w_stages + 1) * p->w_bytes + p->x_stages * p->x_bytes <= room)
+        p->w_stages++;
+}
+
 /* Fills in all of `p` but the maps. */
 pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_error *err) {
     const pz_gemm_args *a = &l->args;
     const pz_gemm_config *c = &l->config;
-    int columns = c->tile_n / ROWS, most = l->tile_m == 128 ? 2 : 3;
-    if (c->tile_n < ROWS || c->tile_n % ROWS || c->warps < 1 || columns * c->warps > most || c->split < 1 ||
+    int columns = c->tile_n / ROWS;
+    if (c->tile_n < ROWS || c->tile_n % ROWS || c->warps < 1 || columns * c->warps > MAX_GROUPS || c->split < 1 ||
         c->depth < 0)
         return pz_fail(
             err, PZ_E_INVAL,
             "wide gemm: tile_n %d, warps %d, split %d: tile_n a multiple of %d, tile_n / %d * warps at most %d",
-            c->tile_n, c->warps, c->split, (int)ROWS, (int)ROWS, most);
-    if (a->k % 64) return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: k %d is not a multiple of 64", a->k);
+            c->tile_n, c->warps, c->split, (int)ROWS, (int)ROWS, (int)MAX_GROUPS);
+    if (a->k % BLOCK) return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: k %d is not a multiple of 64", a->k);
     int chunks = (a->k + CHUNK - 1) / CHUNK;
     if (c->split > chunks)
         return pz_fail(err, PZ_E_INVAL, "wide gemm: split %d of K = %d: at most %d chunks of %d", c->split, a->k,
                        chunks, (int)CHUNK);
-    p->columns = columns, p->shares = c->warps, p->chunks = chunks, p->depth = c->depth;
-    p->w_bytes = c->tile_n * CHUNK * 2, p->x_bytes = l->tile_m * CHUNK * 2;
-    int part = (chunks + c->split - 1) / c->split, room = PZ_GEMM_SMEM - 1024 - (int)sizeof(shared_head);
-    int stages = room / (p->w_bytes + p->x_bytes);
-    if (c->stages && stages > c->stages) stages = c->stages;
-    if (stages > part) stages = part;
-    if (stages > MAX_STAGES) stages = MAX_STAGES;
-    if (stages > c->warps) stages = stages / c->warps * c->warps; /* a stage is always the same share's */
+    p->columns = columns, p->shares = c->warps, p->part = chunks / c->split, p->longer = chunks % c->split,
+    p->depth = c->depth;
+    p->w_bytes = c->tile_n * BLOCK * 2, p->x_bytes = l->tile_m * BLOCK * 2;
+    int part = (chunks + c->split - 1) / c->split, room = SMEM - (int)sizeof(shared_head);
+    size_rings(p, BLOCKS * part, BLOCKS * c->stages, room);
     size_t sums = c->warps > 1 ? (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4 : 0;
-    size_t ring = (size_t)stages * (p->w_bytes + p->x_bytes);
-    if (stages < 1 || (stages < c->warps && part >= c->warps) || sums > (size_t)room)
+    size_t ring = (size_t)p->w_stages * p->w_bytes + (size_t)p->x_stages * p->x_bytes;
+    if (p->x_stages < BLOCKS || sums > (size_t)room)
         return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: tile_n %d with %d rows of x does not fit into shared memory",
                        c->tile_n, l->tile_m);
-    p->stages = stages;
+    p->w_step = BLOCKS * p->shares % p->w_stages, p->x_step = BLOCKS * p->shares % p->x_stages;
     p->out = l->out;
-    *smem = 1024 + (ring > sums ? ring : sums) + sizeof(shared_head);
+    *smem = (ring > sums ? ring : sums) + sizeof(shared_head);
     return PZ_OK;
 }
 
@@ -334,9 +448,10 @@ extern "C" pz_status pz_gemm_wide_run(const pz_gemm_launch *l, pz_error *err) {
     PZ_TRY(geometry(l, &p, &smem, err));
     PZ_TRY(make_map(&p.w, a->w, a->ldw, a->n, a->k, l->config.tile_n, err));
     PZ_TRY(make_map(&p.x, a->x, a->ldx, a->m, a->k, l->tile_m, err));
-    wide_kernel kernel = a->accum == PZ_ACCUM_FIXED ? choose<int>(l->tile_m) : choose<float>(l->tile_m);
+    const int groups = p.columns * p.shares;
+    wide_kernel kernel = a->accum == PZ_ACCUM_FIXED ? choose<int>(l->tile_m, groups) : choose<float>(l->tile_m, groups);
     PZ_CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PZ_GEMM_SMEM),
                 err);
-    dim3 grid(l->tiles_n * l->config.split, l->tiles_m), block(128 * p.columns * p.shares + 32);
+    dim3 grid(l->tiles_n, l->config.split, l->tiles_m), block(128 * groups + 32);
     return pz_cuda_launch(kernel, grid, block, smem, (cudaStream_t)a->stream, a->dependent != 0, "gemm", err, p);
 }
