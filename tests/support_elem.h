@@ -106,6 +106,7 @@ typedef enum elem_data {
     DATA_HUGE_COL, /* the same at an odd column: with HUGE_ROW, units of the accumulator are larger than 1 */
     DATA_DENORMAL, /* below the smallest normal number */
     DATA_HOLES,    /* [-1, 1), every fourth row 0 */
+    DATA_SIGNS,    /* -1, 1 */
 } elem_data;
 
 ELEM_FN uint64_t elem_hash(uint64_t seed, uint64_t i) {
@@ -128,6 +129,7 @@ ELEM_FN float elem_value(elem_data kind, uint64_t seed, int64_t row, int64_t col
     }
     case DATA_DENORMAL: return unit * 0x1p-126f;
     case DATA_HOLES: return row % 4 == 3 ? 0.0f : unit;
+    case DATA_SIGNS: return h & 4 ? 1.0f : -1.0f;
     default: return unit;
     }
 }
@@ -366,7 +368,7 @@ ELEM_FN float elem_rms_sum(const elem_rms *p, int64_t row, int64_t col) {
 }
 
 /* Of each row: the mean, and x_norm against the true norm of y as stored: a power of two, not below it, and less than
- * twice it but for the head room that covers the rounding of the sum of squares in f32. */
+ * twice it but for the head room of base/fixed.h that covers the rounding of the sum in f64. */
 ELEM_FN void elem_rms_row_at(const elem_rms *p, int64_t row) {
     double squares = 0, norm = 0;
     for (int64_t i = 0; i < p->hidden; i++) {
@@ -385,7 +387,7 @@ ELEM_FN void elem_rms_row_at(const elem_rms *p, int64_t row) {
         return;
     }
     int power = (bits & 0x807fffffu) == 0 && elem_finite(got);
-    if (!power || (double)got < norm || ((double)got >= 2 * norm * (1 + 0x1p-17) && got != 0x1p-100f))
+    if (!power || (double)got < norm || ((double)got >= 2 * norm * (1 + 0x1p-19) && got != 0x1p-100f))
         elem_wrong(p->result, row * p->hidden);
 }
 

@@ -14,7 +14,8 @@ typedef struct norm_spec {
     int pad;                        /* elements beyond a row, a multiple of 8 */
     int64_t zero_bytes;             /* -1: no rider */
     elem_data data;
-    int exponent;
+    int exponent, w_exponent;
+    float w; /* 0: w is random */
     float eps;
     const gemm_poke *pokes; /* of x, bf16 only */
     int n_pokes;
@@ -81,7 +82,13 @@ static void norm_open(norm_problem *p, lab *l, const norm_spec *s, uint32_t word
         l->put(l, (uint16_t *)p->x + s->pokes[i].row * p->ld + s->pokes[i].col, &s->pokes[i].bits, 2);
     if (s->res) p->res = filled(l, s, p->ld, s->y, DATA_UNIFORM, s->exponent, s->seed + 1);
     p->w = l->alloc(l, (size_t)s->hidden * sizeof(float));
-    lab_fill(l, (elem_fill){p->w, s->hidden, s->hidden, PZ_ELEM_F32, DATA_UNIFORM, s->seed + 2, 0}, s->hidden, NULL);
+    lab_fill(l, (elem_fill){p->w, s->hidden, s->hidden, PZ_ELEM_F32, DATA_UNIFORM, s->seed + 2, s->w_exponent},
+             s->hidden, NULL);
+    if (s->w != 0) {
+        uint32_t bits;
+        memcpy(&bits, &s->w, sizeof bits);
+        lab_poison(l, p->w, (size_t)s->hidden * sizeof(float), bits, NULL);
+    }
     if (s->x == PZ_ELEM_FIXED) {
         p->fixed_x = powers(l, s->m, s->seed + 3);
         p->fixed_w = powers(l, s->hidden, s->seed + 4);
@@ -214,6 +221,47 @@ void suite_norm_random(lab *l) {
                 }
 }
 
+/* Norms that the rounding of y carries over a power of two, and rows whose squares, products with w or scale leave the
+ * range of f32 where y does not. */
+static void norm_edges(lab *l) {
+    static const struct {
+        elem_data data;
+        int hidden, exponent, w_exponent;
+        float w, eps;
+    } cases[] = {
+        {DATA_SIGNS, 4048, 0, 0, 1 + 0x1p-8f + 0x1p-12f, 0}, /* up: 63.9 to 64.1 */
+        {DATA_SIGNS, 4128, 0, 0, 1 - 0x1p-9f - 0x1p-12f, 0}, /* down: 64.1 to 63.9 */
+        {DATA_UNIFORM, 4096, 0, 0, 1, 1e-6f},                /* 64, more or less */
+        {DATA_UNIFORM, 520, 0, 70, 0, 1e-6f},
+        {DATA_UNIFORM, 520, 0, 110, 0, 1e-6f},
+        {DATA_UNIFORM, 520, 0, -70, 0, 1e-6f},
+        {DATA_UNIFORM, 520, 0, -90, 0, 1e-6f},
+        {DATA_UNIFORM, 520, 0, -120, 0, 1e-6f},
+        {DATA_UNIFORM, 520, 55, 60, 0, 1e-6f},
+        {DATA_UNIFORM, 520, 55, -60, 0, 1e-6f},
+        {DATA_UNIFORM, 520, -15, 0, 0, 0},
+        {DATA_UNIFORM, 520, -30, 50, 0, 0},
+        {DATA_UNIFORM, 520, -30, -90, 0, 0},
+        {DATA_UNIFORM, 520, -60, 0, 0, 0},
+    };
+    uint64_t state = 83;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int y = 0; y < 2; y++) {
+            norm_spec s = random_norm(&state, l->small ? 3 : 140, cases[i].hidden);
+            s.x = PZ_ELEM_BF16;
+            s.y = (pz_elem)y;
+            s.res = NO_RES;
+            s.r = (int)(i & 1);
+            s.x_norm = 1;
+            s.data = cases[i].data;
+            s.exponent = cases[i].exponent;
+            s.w_exponent = cases[i].w_exponent;
+            s.w = cases[i].w;
+            s.eps = cases[i].eps;
+            norm_try(l, &s, lab_patterns[1]);
+        }
+}
+
 void suite_norm_special(lab *l) {
     const gemm_poke pokes[] = {{0, 0, 3, 0x7fc0}, {0, 2, 7, 0x7f80}, {0, 4, 0, 0xff80}, {0, 5, 1, 0x7f7f}};
     static const struct {
@@ -239,6 +287,7 @@ void suite_norm_special(lab *l) {
                 s.n_pokes = cases[i].n_pokes;
                 norm_try(l, &s, lab_patterns[1]);
             }
+    norm_edges(l);
 }
 
 void suite_norm_arguments(lab *l) {

@@ -43,9 +43,10 @@ enum gemm_fault { GEMM_FAULTS(ENUM_ROW) };
     X(RIDER_SHORT, "n") /* its last 16 bytes stay */                        \
     X(RIDER_LONG, "n")                                                      \
     X(NO_RIDER, "nk")                                                       \
-    X(NORM_SMALL, "n") /* x_norm below the norm */                          \
-    X(NORM_LARGE, "n") /* twice too large */                                \
-    X(NORM_ODD, "n")   /* no power of two */                                \
+    X(NORM_SMALL, "n")  /* x_norm below the norm */                         \
+    X(NORM_LARGE, "n")  /* twice too large */                               \
+    X(NORM_ODD, "n")    /* no power of two */                               \
+    X(NORM_BEFORE, "s") /* of y before it is rounded */                     \
     X(NO_EPS, "s")                                                          \
     X(UNROUNDED, "n") /* y is made of the sum before r is rounded */        \
     X(LOST_RES, "n")  /* r in place of res is written before res is read */ \
@@ -285,6 +286,7 @@ static void fake_norm_row(const pz_norm_args *a, int row, float *v) {
         double y = (double)v[i] * scale * (double)a->w[i];
         if (norm_fault == NORM_NAN_SWALLOWED_FAULT && y != y) y = 0;
         double stored = (double)store(&a->y, row, i, (float)y);
+        if (norm_fault == NORM_NORM_BEFORE_FAULT) stored = y;
         norm += stored * stored;
     }
     if (norm_fault == NORM_PAD_WRITTEN_FAULT && a->y.ld > a->hidden) store(&a->y, row, a->hidden, 0);
