@@ -204,8 +204,8 @@ static void test_moved_arena(void **state) {
         setenv("PREZERO_CHECK", check ? "1" : "0", 1);
         assert_ok(open_engine("cuda", SUPPORT_MXFP4, (pz_engine_options){.prezero = 1}, &e, &err), &err);
         for (int i = 0; i < 3; i++) assert_ok(one_step(e, &err), &err);
-        unsigned char *old = e->arena;
-        assert_ok(e->api->alloc(e->backend, e->arena_bytes, &e->arena, &err), &err);
+        unsigned char *old = e->rank[0].arena;
+        assert_ok(e->api->alloc(e->rank[0].backend, e->arena_bytes, &e->rank[0].arena, &err), &err);
         memset(old, 0xFF, (size_t)e->arena_bytes);
         fake->captures = 0;
         if (check)
@@ -214,7 +214,7 @@ static void test_moved_arena(void **state) {
             for (int i = 0; i < 3; i++) assert_ok(one_step(e, &err), &err);
         assert_int_equal(fake->captures, !check);
         for (int64_t i = 0; i < e->arena_bytes; i++) assert_int_equal(old[i], 0xFF);
-        e->api->release(e->backend, old);
+        e->api->release(e->rank[0].backend, old);
         pz_engine_close(e);
         assert_int_equal(fake->live, 0);
     }

@@ -185,10 +185,10 @@ static void test_nothing_beyond_the_plan(void **state) {
         pz_row row[16];
         assert_ok(pz_engine_prepare(e, rows, true, &p, &err), &err);
         for (int i = 0; i < rows; i++) row[i] = (pz_row){support_seq(e), i};
-        memset(e->arena, 0xFF, (size_t)e->arena_bytes);
+        memset(e->rank[0].arena, 0xFF, (size_t)e->arena_bytes);
         assert_ok(pz_engine_step(e, row, rows, NULL, &err), &err);
         assert_true(p->plan->arena_bytes < e->arena_bytes);
-        for (int64_t i = p->plan->arena_bytes; i < e->arena_bytes; i++) assert_int_equal(e->arena[i], 0xFF);
+        for (int64_t i = p->plan->arena_bytes; i < e->arena_bytes; i++) assert_int_equal(e->rank[0].arena[i], 0xFF);
     }
     pz_engine_close(e);
 }

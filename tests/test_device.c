@@ -173,11 +173,11 @@ static void test_promises(void **state) {
     blocks = 1; /* the arena, as the cache has no page yet */
     forgotten = n_seen = 0;
     int seq = support_seq(e);
-    const unsigned char *arena = e->arena;
+    const unsigned char *arena = e->rank[0].arena;
     assert_ok(pz_engine_step(e, &(pz_row){seq, 5}, 1, NULL, &err), &err);
     assert_int_equal(n_seen, 1);
     assert_ok(pz_engine_prefill(e, seq, ids, 60, 0, NULL, &err), &err); /* a larger plan */
-    assert_ptr_not_equal(e->arena, arena);
+    assert_ptr_not_equal(e->rank[0].arena, arena);
     assert_ok(pz_engine_step(e, &(pz_row){seq, 5}, 1, NULL, &err), &err);
     assert_int_equal(n_seen, 2);
     pz_engine_break_fills(e);

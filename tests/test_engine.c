@@ -239,7 +239,7 @@ static void test_page_reuse(void **state) {
     assert_ok(pz_engine_prefill(used, seq, ids, 200, 0, NULL, &err), &err);
     pz_seq_close(used, seq);
     assert_int_equal(used->kv.n_free, used->kv.view.n_pages);
-    memset(used->kv.view.data, 0xFF, (size_t)pz_kv_bytes(&used->kv));
+    memset(used->kv.pool[0], 0xFF, (size_t)pz_kv_bytes(&used->kv));
     float *a = batch_logits(fresh, 5), *b = batch_logits(used, 5);
     for (int i = 0; i < 5 * VOCAB; i++) assert_true(isfinite(b[i]));
     assert_memory_equal(a, b, 5 * VOCAB * sizeof(float));
@@ -266,7 +266,7 @@ static void test_nan_stays(void **state) {
         int sick = support_seq(e);
         assert_ok(pz_engine_prefill(e, sick, ids, 24, 0, NULL, &err), &err);
         int64_t page = e->kv.view.block_table[sick * e->kv.view.table_stride];
-        memset(e->kv.view.data + page * PZ_PAGE_TOKENS * e->kv.view.entry * 2, 0xFF, 64);
+        memset(e->kv.pool[0] + page * PZ_PAGE_TOKENS * e->kv.view.entry * 2, 0xFF, 64);
         assert_ok(pz_engine_step(e, (pz_row[]){{sick, 9}, {good, 9}}, 2, both, &err), &err);
         assert_memory_equal(both + VOCAB, clean, sizeof clean);
         for (int i = 0; i < VOCAB; i++) assert_true(isnan(both[i])); /* never a finite number */

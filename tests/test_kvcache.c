@@ -8,7 +8,9 @@ enum { LAYERS = 3, ENTRY = 4, SEQUENCES = 5, CONTEXT = 700 };
 
 static void open_cache(pz_kv *kv) {
     pz_error err;
-    assert_ok(pz_kv_init(kv, pz_backend_cpu(), NULL, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err), &err);
+    assert_ok(pz_kv_init(kv, pz_backend_cpu(), (pz_backend *[1]){NULL}, 1, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT,
+                         &err),
+              &err);
 }
 
 /* Address of a token's entry, by the contract of pz_cache. */
@@ -16,7 +18,7 @@ static float *entry(const pz_kv *kv, int layer, int seq, int token) {
     const pz_cache *v = &kv->view;
     int32_t page = v->block_table[seq * v->table_stride + token / v->page_tokens];
     assert_in_range(page, 0, v->n_pages - 1);
-    return (float *)(void *)(v->data + layer * v->layer_stride +
+    return (float *)(void *)(kv->pool[0] + layer * v->layer_stride +
                              ((int64_t)page * v->page_tokens + token % v->page_tokens) * v->entry * 4);
 }
 
@@ -125,7 +127,8 @@ static void test_out_of_memory(void **state) {
     int seq;
     for (int n = 0; n < 2; n++) {
         pz_alloc_fail_after(n);
-        pz_status st = pz_kv_init(&kv, pz_backend_cpu(), NULL, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err);
+        pz_status st = pz_kv_init(&kv, pz_backend_cpu(), (pz_backend *[1]){NULL}, 1, PZ_DT_F32, LAYERS, ENTRY,
+                                  SEQUENCES, CONTEXT, &err);
         pz_alloc_fail_after(-1);
         assert_status(st, PZ_E_NOMEM, &err);
     }
@@ -147,8 +150,9 @@ static void test_out_of_memory(void **state) {
     pz_kv_trim(&kv, seq, 20);
     check_pages(&kv);
     pz_kv_free(&kv);
-    assert_fails(pz_kv_init(&kv, pz_backend_cpu(), NULL, PZ_DT_BF16, LAYERS, ENTRY, 1 << 20, 1 << 20, &err), PZ_E_RANGE,
-                 &err, "pages");
+    assert_fails(pz_kv_init(&kv, pz_backend_cpu(), (pz_backend *[1]){NULL}, 1, PZ_DT_BF16, LAYERS, ENTRY, 1 << 20,
+                            1 << 20, &err),
+                 PZ_E_RANGE, &err, "pages");
 }
 
 int main(void) {

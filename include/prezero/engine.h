@@ -65,6 +65,10 @@ typedef struct pz_engine_options {
     int profile;          /* 1: time every launch (pz_engine_profile) */
     const char *device;   /* "cpu"; "cuda" or "cuda:N", an NVIDIA GPU by number; "auto": cuda if there is a GPU that
                              this build has kernels for, else cpu. Default: knob PREZERO_DEVICE, else "cpu" */
+    int tp; /* tensor-parallel ranks, threads of this process; 1 to 8, default 1. Each has its share of the
+               weights; on the CPU they share `threads`, on GPUs rank r has device N + r */
+    pz_expert_split experts; /* what a rank has of the routed experts */
+    int rank_timeout_ms;     /* ranks that wait longer for another end with E_TIMEOUT; default 30000 */
 } pz_engine_options;
 
 /* E_UNSUPPORTED says why a device cannot be had: built without it, no driver, no such GPU, another architecture. */
@@ -78,7 +82,8 @@ typedef struct pz_engine_info {
     double load_seconds;
     char isa[16];                                  /* instruction set in use, such as "avx512" or "sm_90" */
     char device[80];                               /* "cpu", "cuda:0 (NVIDIA H200)" */
-    int64_t device_used_bytes, device_total_bytes; /* memory of the GPU: of this engine, in all; 0 on the CPU */
+    int64_t device_used_bytes, device_total_bytes; /* memory of the GPUs: of this engine, in all; 0 on the CPU */
+    int tp;                                        /* ranks; bytes are those of all together, threads those of one */
 } pz_engine_info;
 PZ_API void pz_engine_get_info(const pz_engine *engine, pz_engine_info *info);
 
@@ -101,7 +106,8 @@ typedef struct pz_row {
 /* Runs one step of n rows (1 <= n <= max(max_batch, prefill_chunk)). Every row's token is appended to its sequence.
  * logits, if not NULL, is f32 [n, vocab]. A step in which every sequence has one row is a decode step and uses the plan
  * of the smallest bucket >= n; any other is prompt processing, planned without riders. On error no sequence has moved.
- */
+ * Where there are several ranks, the error of one ("rank 2: ...") ends all, and every later step is E_PEER or
+ * E_TIMEOUT. */
 PZ_API pz_status pz_engine_step(pz_engine *engine, const pz_row *rows, int n, float *logits, pz_error *err);
 
 /* Appends n tokens to one sequence in chunks. logits, if not NULL, receives f32 [n, vocab] (all == 1) or f32 [vocab] of

@@ -30,24 +30,39 @@ static pz_status read_choice(const char *word, choice *out, pz_error *err) {
     return PZ_OK;
 }
 
+static pz_status open_all(pz_engine *e, pz_backend_options o, pz_error *err) {
+    if (e->tp > 1 && e->tp > e->api->max_ranks)
+        return pz_fail(err, PZ_E_UNSUPPORTED, "tp %d: the %s backend runs at most %d rank%s", e->tp, e->api->name,
+                       e->api->max_ranks ? e->api->max_ranks : 1, e->api->max_ranks > 1 ? "s" : "");
+    for (int r = 0; r < e->tp; r++) {
+        o.comm = e->group ? pz_group_comm(e->group, r) : NULL;
+        PZ_TRY(e->api->open(&o, &e->rank[r].backend, err));
+        o.device++;
+    }
+    return PZ_OK;
+}
+
 static pz_status open_cuda(pz_engine *e, const choice *c, pz_error *err) {
     pz_backend_options o = {.device = c->number};
     PZ_TRY(pz_knob_bool(PZ_KNOB_EAGER, &o.eager, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_CHECK, &o.check, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_NVTX, &o.ranges, err));
     pz_status st = pz_backend_cuda(&e->api, err);
-    if (st == PZ_OK) st = e->api->open(&o, &e->backend, err);
+    if (st == PZ_OK) st = open_all(e, o, err);
     if (st != PZ_OK) return pz_fail_context(err, st, "device cuda:%d", c->number);
-    snprintf(e->device_name, sizeof e->device_name, "cuda:%d (%s)", c->number, e->api->product(e->backend));
+    char last[16] = "";
+    if (e->tp > 1) snprintf(last, sizeof last, "-%d", c->number + e->tp - 1);
+    snprintf(e->device_name, sizeof e->device_name, "cuda:%d%s (%s)", c->number, last,
+             e->api->product(e->rank[0].backend));
     return PZ_OK;
 }
 
 static pz_status open_cpu(pz_engine *e, int threads, pz_error *err) {
-    pz_backend_options o = {.threads = threads};
+    pz_backend_options o = {.threads = threads / e->tp > 1 ? threads / e->tp : 1};
     PZ_TRY(pz_knob_text(PZ_KNOB_ISA, &o.isa, err));
     e->api = pz_backend_cpu();
     snprintf(e->device_name, sizeof e->device_name, "cpu");
-    return e->api->open(&o, &e->backend, err);
+    return open_all(e, o, err);
 }
 
 pz_status pz_engine_open_device(pz_engine *e, const char *word, int threads, pz_error *err) {
@@ -56,7 +71,7 @@ pz_status pz_engine_open_device(pz_engine *e, const char *word, int threads, pz_
     pz_status st = c.cuda ? open_cuda(e, &c, err) : PZ_E_UNSUPPORTED;
     if (!c.cuda || (c.or_cpu && st == PZ_E_UNSUPPORTED)) st = open_cpu(e, threads, err);
     PZ_TRY(st);
-    e->api->device(e->backend, &e->device);
+    e->api->device(e->rank[0].backend, &e->device);
     PZ_TRY(pz_tuned_open(&e->device, &e->tuned, err));
     pz_device_tune(&e->device, e->tuned);
     return PZ_OK;

@@ -38,6 +38,12 @@ static pz_status resolve(pz_engine_options *o, pz_engine *e, pz_error *err) {
     PZ_TRY(in_range("prefill_chunk", o->prefill_chunk, 1, PZ_MAX_ROWS, err));
     PZ_TRY(in_range("max_sequences", o->max_sequences, 1, PZ_MAX_SEQUENCES, err));
     PZ_TRY(in_range("threads", o->threads, 0, PZ_MAX_THREADS, err));
+    if (o->tp == 0) o->tp = 1;
+    PZ_TRY(in_range("tp", o->tp, 1, PZ_MAX_RANKS, err));
+    PZ_TRY(in_range("experts", o->experts, PZ_EXPERTS_BY_WIDTH, PZ_EXPERTS_BY_EXPERT, err));
+    PZ_TRY(in_range("rank_timeout_ms", o->rank_timeout_ms, 0, INT32_MAX, err));
+    e->tp = o->tp;
+    e->experts = o->experts;
     e->prezero = o->prezero == 1;
     if (o->prezero == -1) PZ_TRY(pz_knob_bool(PZ_KNOB_PREZERO, &e->prezero, err));
     if (o->threads == 0) {
@@ -62,7 +68,7 @@ static pz_status resolve(pz_engine_options *o, pz_engine *e, pz_error *err) {
 }
 
 static pz_status find_inputs(pz_engine *e, pz_error *err) {
-    const pz_func *entry = e->graph->funcs.at[0];
+    const pz_func *entry = e->rank[0].graph->funcs.at[0];
     const struct {
         const char *name;
         int *index;
@@ -79,10 +85,20 @@ static pz_status find_inputs(pz_engine *e, pz_error *err) {
     return PZ_OK;
 }
 
-static pz_status build_graph(pz_engine *e, const char *dir, const pz_engine_options *o, pz_error *err) {
-    pz_model_graph_options mo = {.size = sizeof mo, .tp = 1, .accum = o->accum, .act = o->act};
-    PZ_TRY(pz_model_graph(&e->hf, &mo, &e->graph, err));
-    PZ_TRY(pz_passes_run(e->graph, pz_pipeline(e->prezero), NULL, err));
+/* Only whole experts make the graphs of ranks differ. */
+static pz_status build_graphs(pz_engine *e, const char *dir, const pz_engine_options *o, pz_error *err) {
+    pz_model_graph_options mo = {
+        .size = sizeof mo, .tp = e->tp, .accum = o->accum, .act = o->act, .experts = e->experts};
+    for (int r = 0; r < e->tp; r++) {
+        pz_rank *k = &e->rank[r];
+        if (r > 0 && e->experts == PZ_EXPERTS_BY_WIDTH) {
+            k->graph = e->rank[0].graph;
+            continue;
+        }
+        mo.rank = r;
+        PZ_TRY(pz_model_graph(&e->hf, &mo, &k->graph, err));
+        PZ_TRY(pz_passes_run(k->graph, pz_pipeline(e->prezero), NULL, err));
+    }
     PZ_TRY(find_inputs(e, err));
     return pz_checkpoint_open(dir, &e->checkpoint, err);
 }
@@ -98,8 +114,11 @@ static void find_uses(const pz_graph *g, pz_op *use) {
         }
 }
 
-static pz_status load_weights(pz_engine *e, pz_error *err) {
-    const pz_graph *g = e->graph;
+/* A rank's share of the weights. */
+static pz_status load_rank(pz_engine *e, int rank, void *arg, pz_error *err) {
+    (void)arg;
+    const pz_graph *g = e->rank[rank].graph;
+    pz_shard shard = {.tp = e->tp, .rank = rank, .experts = e->experts};
     pz_op *use = pz_calloc((size_t)g->weights.n, sizeof *use);
     if (!use) return PZ_NOMEM(err);
     find_uses(g, use);
@@ -107,12 +126,17 @@ static pz_status load_weights(pz_engine *e, pz_error *err) {
     for (int i = 0; i < g->weights.n && st == PZ_OK; i++) {
         pz_host_weight host = {0};
         if (use[i] == PZ_OP_COUNT) continue;
-        st = pz_weight_bind(&e->hf, e->checkpoint, g->weights.at[i], &host, err);
-        if (st == PZ_OK) st = e->api->load(e->backend, g->weights.at[i], use[i], &host, err);
+        st = pz_weight_bind_shard(&e->hf, e->checkpoint, g->weights.at[i], &shard, &host, err);
+        if (st == PZ_OK) st = e->api->load(e->rank[rank].backend, g->weights.at[i], use[i], &host, err);
         pz_host_weight_free(&host);
     }
     pz_free(use);
-    return st == PZ_OK ? pz_weights_check_unused(&e->hf, e->checkpoint, err) : st;
+    return st;
+}
+
+static pz_status load_weights(pz_engine *e, pz_error *err) {
+    PZ_TRY(pz_engine_on_ranks(e, load_rank, NULL, err));
+    return pz_weights_check_unused(&e->hf, e->checkpoint, err);
 }
 
 static pz_status make_session(pz_engine *e, const pz_engine_options *o, pz_error *err) {
@@ -120,8 +144,10 @@ static pz_status make_session(pz_engine *e, const pz_engine_options *o, pz_error
     int64_t limit = e->hf.max_positions < INT32_MAX ? e->hf.max_positions : INT32_MAX;
     if (context == 0) context = limit < 4096 ? (int)limit : 4096;
     PZ_TRY(in_range("context", context, 1, limit, err));
-    PZ_TRY(pz_kv_init(&e->kv, e->api, e->backend, o->act == PZ_ACT_BF16 ? PZ_DT_BF16 : PZ_DT_F32, (int)e->hf.layers,
-                      (int)(e->hf.kv_lora + e->hf.rope), o->max_sequences, context, err));
+    pz_backend *backends[PZ_MAX_RANKS];
+    for (int r = 0; r < e->tp; r++) backends[r] = e->rank[r].backend;
+    PZ_TRY(pz_kv_init(&e->kv, e->api, backends, e->tp, o->act == PZ_ACT_BF16 ? PZ_DT_BF16 : PZ_DT_F32,
+                      (int)e->hf.layers, (int)(e->hf.kv_lora + e->hf.rope), o->max_sequences, context, err));
     e->pending = pz_calloc((size_t)o->max_sequences, sizeof *e->pending);
     e->all_rows = pz_calloc((size_t)e->max_rows, sizeof *e->all_rows);
     if (!e->pending || !e->all_rows) return PZ_NOMEM(err);
@@ -148,7 +174,8 @@ pz_status pz_engine_open(const char *dir, const pz_engine_options *opts, pz_engi
     pz_status st = take_options(opts, &o, err);
     if (st == PZ_OK) st = resolve(&o, e, err);
     if (st == PZ_OK) st = pz_hf_config_load(dir, &e->hf, err);
-    if (st == PZ_OK) st = build_graph(e, dir, &o, err);
+    if (st == PZ_OK) st = build_graphs(e, dir, &o, err);
+    if (st == PZ_OK) st = pz_engine_open_ranks(e, o.rank_timeout_ms, err);
     if (st == PZ_OK) st = pz_engine_open_device(e, o.device, o.threads, err);
     if (st == PZ_OK) st = load_weights(e, err);
     if (st == PZ_OK) st = make_session(e, &o, err);
@@ -166,9 +193,7 @@ void pz_engine_close(pz_engine *e) {
     pz_bucket_set_free(e, &e->decode);
     pz_bucket_set_free(e, &e->prompt);
     pz_kv_free(&e->kv);
-    if (e->arena) e->api->release(e->backend, e->arena);
-    if (e->backend) e->api->close(e->backend);
-    pz_graph_free(e->graph);
+    pz_engine_close_ranks(e);
     pz_tuned_free(e->tuned);
     pz_checkpoint_close(e->checkpoint);
     for (int i = 0; i < PZ_ENGINE_INPUTS; i++) pz_free(e->inputs[i]);
@@ -189,13 +214,19 @@ void pz_engine_get_info(const pz_engine *e, pz_engine_info *info) {
                              .prezero = e->prezero,
                              .bos = (int)e->hf.bos,
                              .eos = e->hf.n_eos ? (int)e->hf.eos[0] : -1,
-                             .weight_bytes = e->api->weight_bytes(e->backend),
                              .cache_bytes = pz_kv_bytes(&e->kv),
-                             .arena_bytes = e->arena_bytes,
-                             .load_seconds = e->load_seconds};
-    snprintf(info->isa, sizeof info->isa, "%s", e->api->isa(e->backend));
+                             .arena_bytes = e->arena_bytes * e->tp,
+                             .load_seconds = e->load_seconds,
+                             .tp = e->tp};
+    snprintf(info->isa, sizeof info->isa, "%s", e->api->isa(e->rank[0].backend));
     snprintf(info->device, sizeof info->device, "%s", e->device_name);
-    e->api->memory(e->backend, &info->device_used_bytes, &info->device_total_bytes);
+    for (int r = 0; r < e->tp; r++) {
+        int64_t used, total;
+        e->api->memory(e->rank[r].backend, &used, &total);
+        info->device_used_bytes += used;
+        info->device_total_bytes += total;
+        info->weight_bytes += e->api->weight_bytes(e->rank[r].backend);
+    }
 }
 
 const int *pz_engine_buckets(const pz_engine *e, int *n) {

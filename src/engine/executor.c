@@ -12,13 +12,19 @@ void pz_bucket_set_init(pz_bucket_set *set, int max_rows) {
 /* What the backend keeps for the plans holds the address of the arena. */
 static void forget_plans(const pz_engine *e, const pz_bucket_set *set) {
     for (int i = 0; i < set->n; i++)
-        if (set->prepared[i].plan) e->api->forget(e->backend, set->prepared[i].plan);
+        for (int r = 0; r < e->tp; r++)
+            if (set->prepared[i].of[r]) e->api->forget(e->rank[r].backend, set->prepared[i].of[r]);
+}
+
+static void free_plans(const pz_prepared *p) {
+    for (int r = PZ_MAX_RANKS - 1; r >= 0; r--)
+        if (r == 0 || p->of[r] != p->plan) pz_plan_free(p->of[r]);
 }
 
 void pz_bucket_set_free(const pz_engine *e, pz_bucket_set *set) {
     forget_plans(e, set);
     for (int i = 0; i < set->n; i++) {
-        pz_plan_free(set->prepared[i].plan);
+        free_plans(&set->prepared[i]);
         pz_free(set->prepared[i].launch_ns);
     }
     *set = (pz_bucket_set){0};
@@ -26,14 +32,34 @@ void pz_bucket_set_free(const pz_engine *e, pz_bucket_set *set) {
 
 static pz_status grow_arena(pz_engine *e, int64_t bytes, pz_error *err) {
     if (bytes <= e->arena_bytes) return PZ_OK;
-    unsigned char *arena = NULL;
-    pz_status st = e->api->alloc(e->backend, bytes, &arena, err);
+    unsigned char *arena[PZ_MAX_RANKS] = {0};
+    pz_status st = PZ_OK;
+    for (int r = 0; r < e->tp && st == PZ_OK; r++) st = e->api->alloc(e->rank[r].backend, bytes, &arena[r], err);
+    if (st == PZ_OK) {
+        forget_plans(e, &e->decode);
+        forget_plans(e, &e->prompt);
+    }
+    for (int r = 0; r < e->tp; r++) {
+        unsigned char *old = st == PZ_OK ? e->rank[r].arena : arena[r];
+        if (old) e->api->release(e->rank[r].backend, old);
+        if (st == PZ_OK) e->rank[r].arena = arena[r];
+    }
     if (st != PZ_OK) return pz_fail_context(err, st, "activations");
-    forget_plans(e, &e->decode);
-    forget_plans(e, &e->prompt);
-    if (e->arena) e->api->release(e->backend, e->arena);
-    e->arena = arena;
     e->arena_bytes = bytes;
+    return PZ_OK;
+}
+
+/* Ranks with the same graph run the same plan: it names weights, and each backend has its own. */
+static pz_status make_plans(const pz_engine *e, int rows, bool decode, pz_prepared *p, pz_error *err) {
+    pz_plan_options options = {
+        .device = e->device, .m = rows, .prefill = !decode, .gate = e->gate, .strategy = e->strategy};
+    for (int r = 0; r < e->tp; r++) {
+        if (r == 0 || e->rank[r].graph != e->rank[0].graph)
+            PZ_TRY(pz_plan_create(e->rank[r].graph, &options, &p->of[r], err));
+        else
+            p->of[r] = p->of[0];
+        p->plan = p->of[0];
+    }
     return PZ_OK;
 }
 
@@ -41,21 +67,23 @@ pz_status pz_engine_prepare(pz_engine *e, int rows, bool decode, pz_prepared **o
     pz_bucket_set *set = decode ? &e->decode : &e->prompt;
     int i = 0;
     while (set->rows[i] < rows) i++;
-    pz_prepared *p = &set->prepared[i];
-    *out = p;
-    if (p->plan) return PZ_OK;
-    pz_plan_options options = {
-        .device = e->device, .m = set->rows[i], .prefill = !decode, .gate = e->gate, .strategy = e->strategy};
-    pz_plan *plan = NULL;
-    PZ_TRY(pz_plan_create(e->graph, &options, &plan, err));
-    int64_t *ns = pz_calloc((size_t)plan->launches.n, sizeof *ns);
-    pz_status st = ns ? grow_arena(e, plan->arena_bytes, err) : PZ_NOMEM(err);
+    *out = &set->prepared[i];
+    if ((*out)->plan) return PZ_OK;
+    pz_prepared p = {0};
+    int64_t bytes = 0;
+    pz_status st = make_plans(e, set->rows[i], decode, &p, err);
+    if (st == PZ_OK) {
+        for (int r = 0; r < e->tp; r++)
+            if (p.of[r]->arena_bytes > bytes) bytes = p.of[r]->arena_bytes;
+        p.launch_ns = pz_calloc((size_t)e->tp * (size_t)p.plan->launches.n, sizeof *p.launch_ns);
+        st = p.launch_ns ? grow_arena(e, bytes, err) : PZ_NOMEM(err);
+    }
     if (st != PZ_OK) {
-        pz_free(ns);
-        pz_plan_free(plan);
+        pz_free(p.launch_ns);
+        free_plans(&p);
         return st;
     }
-    *p = (pz_prepared){.plan = plan, .launch_ns = ns};
+    **out = p;
     return PZ_OK;
 }
 
@@ -115,23 +143,82 @@ static void write_inputs(pz_engine *e, const pz_plan *plan, const pz_row *rows, 
     }
 }
 
+/* ---- running ---- */
+typedef struct step {
+    const pz_prepared *p;
+    const int *pick;
+    int n_pick;
+    float *logits;
+    int32_t *best;
+} step;
+
+/* The logits of a rank are columns of all: they go to their places, or the choice is made among them. */
+static pz_status read_shard(pz_engine *e, int rank, const step *s, const pz_run_args *args, pz_error *err) {
+    pz_rank *k = &e->rank[rank];
+    const pz_plan *plan = s->p->of[rank];
+    size_t cols = (size_t)(e->hf.vocab / e->tp), first = cols * (size_t)rank;
+    PZ_TRY(e->api->read(k->backend, plan, args, plan->outputs.at[0], s->pick, s->n_pick, k->shard, err));
+    for (int i = 0; i < s->n_pick; i++) {
+        const float *row = k->shard + (size_t)i * cols;
+        if (!s->best) {
+            memcpy(s->logits + (size_t)i * (size_t)e->hf.vocab + first, row, cols * sizeof *row);
+            continue;
+        }
+        k->choice[i] = (pz_choice)PZ_NO_CHOICE;
+        pz_choose(&k->choice[i], row, (int64_t)cols, (int32_t)first);
+    }
+    return PZ_OK;
+}
+
+static pz_status run_rank(pz_engine *e, int rank, void *arg, pz_error *err) {
+    const step *s = arg;
+    pz_rank *k = &e->rank[rank];
+    const pz_plan *plan = s->p->of[rank];
+    pz_cache cache = pz_kv_view(&e->kv, rank);
+    pz_run_args args = {.arena = k->arena,
+                        .inputs = (const int32_t *const *)e->inputs,
+                        .cache = &cache,
+                        .n_sequences = e->kv.max_sequences,
+                        .poison = e->poison,
+                        .launch_ns = e->timed ? s->p->launch_ns + rank * plan->launches.n : NULL};
+    PZ_TRY(e->api->run(k->backend, plan, &args, err));
+    if (s->n_pick == 0) return PZ_OK;
+    if (e->tp > 1) return read_shard(e, rank, s, &args, err);
+    int place = plan->outputs.at[0];
+    if (s->best) return e->api->argmax(k->backend, plan, &args, place, s->pick, s->n_pick, s->best, err);
+    return e->api->read(k->backend, plan, &args, place, s->pick, s->n_pick, s->logits, err);
+}
+
+/* Memory for n rows of every rank's logits. */
+static pz_status grow_shards(pz_engine *e, int n, pz_error *err) {
+    if (e->tp == 1 || n <= e->shard_rows) return PZ_OK;
+    for (int r = 0; r < e->tp; r++) {
+        pz_rank *k = &e->rank[r];
+        float *shard = pz_realloc(k->shard, (size_t)n, (size_t)(e->hf.vocab / e->tp) * sizeof *shard);
+        if (shard) k->shard = shard;
+        pz_choice *choice = shard ? pz_realloc(k->choice, (size_t)n, sizeof *choice) : NULL;
+        if (!choice) return PZ_NOMEM(err);
+        k->choice = choice;
+    }
+    e->shard_rows = n;
+    return PZ_OK;
+}
+
 static pz_status launch(pz_engine *e, const pz_row *rows, int n, bool decode, const int *pick, int n_pick,
                         float *logits, int32_t *best, pz_error *err) {
     pz_prepared *p;
     PZ_TRY(pz_engine_prepare(e, n, decode, &p, err));
+    PZ_TRY(grow_shards(e, n_pick, err));
     write_inputs(e, p->plan, rows, n);
-    pz_run_args args = {.arena = e->arena,
-                        .inputs = (const int32_t *const *)e->inputs,
-                        .cache = &e->kv.view,
-                        .n_sequences = e->kv.max_sequences,
-                        .poison = e->poison,
-                        .launch_ns = e->timed ? p->launch_ns : NULL};
-    PZ_TRY(e->api->run(e->backend, p->plan, &args, err));
+    step s = {.p = p, .pick = pick, .n_pick = n_pick, .logits = logits, .best = best};
+    PZ_TRY(pz_engine_on_ranks(e, run_rank, &s, err));
     if (e->timed) p->calls++;
-    if (n_pick == 0) return PZ_OK;
-    int place = p->plan->outputs.at[0];
-    if (best) return e->api->argmax(e->backend, p->plan, &args, place, pick, n_pick, best, err);
-    return e->api->read(e->backend, p->plan, &args, place, pick, n_pick, logits, err);
+    for (int i = 0; best && e->tp > 1 && i < n_pick; i++) {
+        pz_choice all = e->rank[0].choice[i];
+        for (int r = 1; r < e->tp; r++) pz_choose_among(&all, &e->rank[r].choice[i]);
+        best[i] = pz_chosen(&all);
+    }
+    return PZ_OK;
 }
 
 pz_status pz_engine_run(pz_engine *e, const pz_row *rows, int n, const int *pick, int n_pick, float *logits,
@@ -179,8 +266,10 @@ pz_status pz_engine_prefill(pz_engine *e, int seq, const int32_t *ids, size_t n,
 
 void pz_engine_break_fills(pz_engine *e) {
     for (int i = 0; i < e->decode.n; i++) {
-        pz_plan *plan = e->decode.prepared[i].plan;
-        if (plan) e->api->forget(e->backend, plan);
-        for (int f = 0; plan && f < plan->fills.n; f++) plan->fills.at[f].bytes = 0;
+        for (int r = 0; r < e->tp; r++) {
+            pz_plan *plan = e->decode.prepared[i].of[r];
+            if (plan) e->api->forget(e->rank[r].backend, plan);
+            for (int f = 0; plan && f < plan->fills.n; f++) plan->fills.at[f].bytes = 0;
+        }
     }
 }

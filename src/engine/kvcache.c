@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/kvcache.h"
 
-pz_status pz_kv_init(pz_kv *kv, const pz_backend_api *api, pz_backend *backend, pz_dtype dt, int layers, int entry,
-                     int max_sequences, int context, pz_error *err) {
-    *kv = (pz_kv){.api = api, .backend = backend, .layers = layers, .max_sequences = max_sequences, .context = context};
+pz_status pz_kv_init(pz_kv *kv, const pz_backend_api *api, pz_backend *const *backends, int ranks, pz_dtype dt,
+                     int layers, int entry, int max_sequences, int context, pz_error *err) {
+    *kv = (pz_kv){.api = api, .ranks = ranks, .layers = layers, .max_sequences = max_sequences, .context = context};
+    memcpy(kv->backend, backends, (size_t)ranks * sizeof *backends);
     int stride = (int)pz_ceil_div(context, PZ_PAGE_TOKENS);
     size_t cells;
     if (!pz_mul_ok((size_t)max_sequences, (size_t)stride, &cells) || cells > INT32_MAX)
@@ -23,8 +24,13 @@ pz_status pz_kv_init(pz_kv *kv, const pz_backend_api *api, pz_backend *backend, 
     return PZ_OK;
 }
 
+static void release_pools(const pz_kv *kv, unsigned char *const *pool) {
+    for (int r = 0; r < kv->ranks; r++)
+        if (pool[r]) kv->api->release(kv->backend[r], pool[r]);
+}
+
 void pz_kv_free(pz_kv *kv) {
-    if (kv->view.data) kv->api->release(kv->backend, kv->view.data);
+    release_pools(kv, kv->pool);
     pz_free(kv->table);
     pz_free(kv->length);
     pz_free(kv->free_pages);
@@ -63,15 +69,23 @@ void pz_kv_trim(pz_kv *kv, int seq, int length) {
     kv->length[seq] = length;
 }
 
-static pz_status move_layers(const pz_kv *kv, unsigned char *to, size_t stride, pz_error *err) {
-    const pz_cache *v = &kv->view;
-    for (int l = 0; v->data && l < kv->layers; l++)
-        PZ_TRY(kv->api->copy(kv->backend, to + (size_t)l * stride, v->data + (size_t)l * (size_t)v->layer_stride,
-                             v->layer_stride, PZ_COPY_WITHIN, err));
+pz_cache pz_kv_view(const pz_kv *kv, int rank) {
+    pz_cache view = kv->view;
+    view.data = kv->pool[rank];
+    return view;
+}
+
+/* The larger pool of a rank, with every layer's part in its new place. */
+static pz_status make_pool(const pz_kv *kv, int rank, size_t stride, size_t bytes, unsigned char **out, pz_error *err) {
+    size_t old = (size_t)kv->view.layer_stride;
+    PZ_TRY(kv->api->alloc(kv->backend[rank], (int64_t)bytes, out, err));
+    for (int l = 0; kv->pool[rank] && l < kv->layers; l++)
+        PZ_TRY(kv->api->copy(kv->backend[rank], *out + (size_t)l * stride, kv->pool[rank] + (size_t)l * old,
+                             (int64_t)old, PZ_COPY_WITHIN, err));
     return PZ_OK;
 }
 
-/* Makes the pool twice as large (at least 64 pages), moving every layer's part to its new place. */
+/* Makes the pools twice as large (at least 64 pages), or leaves all as they are. */
 static pz_status grow(pz_kv *kv, pz_error *err) {
     pz_cache *v = &kv->view;
     int64_t want = v->n_pages < 32 ? 64 : 2 * (int64_t)v->n_pages;
@@ -83,16 +97,15 @@ static pz_status grow(pz_kv *kv, pz_error *err) {
     int32_t *list = pz_realloc(kv->free_pages, (size_t)pages, sizeof *list);
     if (!list) return PZ_NOMEM(err);
     kv->free_pages = list;
-    unsigned char *data = NULL;
-    pz_status st = kv->api->alloc(kv->backend, (int64_t)bytes, &data, err);
-    if (st != PZ_OK) return pz_fail_context(err, st, "a latent cache of %d pages", pages);
-    st = move_layers(kv, data, stride, err);
+    unsigned char *larger[PZ_MAX_RANKS] = {0};
+    pz_status st = PZ_OK;
+    for (int r = 0; r < kv->ranks && st == PZ_OK; r++) st = make_pool(kv, r, stride, bytes, &larger[r], err);
     if (st != PZ_OK) {
-        kv->api->release(kv->backend, data);
-        return st;
+        release_pools(kv, larger);
+        return pz_fail_context(err, st, "a latent cache of %d pages", pages);
     }
-    if (v->data) kv->api->release(kv->backend, v->data);
-    v->data = data;
+    release_pools(kv, kv->pool);
+    memcpy(kv->pool, larger, sizeof larger);
     v->layer_stride = (int64_t)stride;
     for (int p = pages - 1; p >= v->n_pages; p--) kv->free_pages[kv->n_free++] = p;
     v->n_pages = pages;
@@ -111,5 +124,5 @@ pz_status pz_kv_reserve(pz_kv *kv, int seq, int n, pz_error *err) {
 }
 
 int64_t pz_kv_bytes(const pz_kv *kv) {
-    return kv->view.layer_stride * kv->layers;
+    return kv->view.layer_stride * kv->layers * kv->ranks;
 }

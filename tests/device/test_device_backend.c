@@ -142,9 +142,9 @@ static void test_debug_mode_finds_missing_fills(void **state) {
 /* The arena moves while graphs hold its address: debug mode says so; otherwise the graphs are captured again. */
 static void move_arena(pz_engine *e, unsigned char **old) {
     pz_error err;
-    *old = e->arena;
-    assert_ok(e->api->alloc(e->backend, e->arena_bytes, &e->arena, &err), &err);
-    assert_ptr_not_equal(e->arena, *old);
+    *old = e->rank[0].arena;
+    assert_ok(e->api->alloc(e->rank[0].backend, e->arena_bytes, &e->rank[0].arena, &err), &err);
+    assert_ptr_not_equal(e->rank[0].arena, *old);
 }
 
 static void test_moved_arena(void **state) {
@@ -156,9 +156,9 @@ static void test_moved_arena(void **state) {
     assert_non_null(again);
     move_arena(e, &old);
     assert_fails(serve(e, again, &err), PZ_E_INTERNAL, &err, "arena", "forget the plan");
-    e->api->release(e->backend, old);
+    e->api->release(e->rank[0].backend, old);
     for (int i = 0; i < e->decode.n; i++)
-        if (e->decode.prepared[i].plan) e->api->forget(e->backend, e->decode.prepared[i].plan);
+        if (e->decode.prepared[i].plan) e->api->forget(e->rank[0].backend, e->decode.prepared[i].plan);
     assert_served(e, want);
     pz_engine_close(e);
 
@@ -167,7 +167,7 @@ static void test_moved_arena(void **state) {
     move_arena(e, &old);
     assert_int_equal(cudaMemset(old, 0xff, (size_t)e->arena_bytes), cudaSuccess);
     assert_served(e, want);
-    e->api->release(e->backend, old);
+    e->api->release(e->rank[0].backend, old);
     assert_served(e, want);
     pz_engine_close(e);
     pz_free(want);
