@@ -25,8 +25,8 @@ typedef struct cli_args {
     const char *what; /* the positional argument, NULL if it may be left out and is */
     bool help;
     int64_t prezero; /* 1, 0, -1: as the environment says */
-    int64_t accum, dtype, threads, context, max_tokens, top_k, seed, chunk, tp, units, batch, steps, limit, gpu, hidden,
-        rider, rounds;
+    int64_t accum, dtype, threads, context, max_tokens, top_k, seed, chunk, tp, experts, units, batch, steps, limit,
+        gpu, hidden, rider, rounds;
     double temperature, top_p;
     bool print_ids, plan, graph, inlined, report, failures, quick, resume, search, serial, late;
     cli_ints ids, batches;
@@ -71,6 +71,9 @@ extern const cli_command cli_run, cli_bench, cli_tune, cli_logits, cli_explain, 
     cli_knobs, cli_ops, cli_passes, cli_version;
 
 /* Rows that several commands share. */
+#define CLI_EXPERTS_OPTION                                                              \
+    CLI_OPTION("experts", "width|expert", CLI_CHOICE, "width", "width|expert", experts, \
+               "what a rank has of the routed experts: a slice of each, or whole ones")
 #define CLI_ENGINE_OPTIONS                                                                                            \
     CLI_OPTION("accum", "TYPE", CLI_CHOICE, "fixed", "fixed|f32|bf16", accum,                                         \
                "accumulator of split-K GEMMs; fixed gives the same bits in every run"),                               \
@@ -79,6 +82,9 @@ extern const cli_command cli_run, cli_bench, cli_tune, cli_logits, cli_explain, 
                    "cpu, cuda, cuda:N, or auto: cuda if there is a usable GPU (default: PREZERO_DEVICE, else cpu)"),  \
         CLI_OPTION("threads", "N", CLI_INT, "0", "0..1024", threads,                                                  \
                    "threads; 0: PREZERO_THREADS, else all processors"),                                               \
+        CLI_OPTION("tp", "N", CLI_INT, "1", "1..8", tp,                                                               \
+                   "tensor-parallel ranks; on the CPU they share the threads, on GPUs rank r has number N + r"),      \
+        CLI_EXPERTS_OPTION,                                                                                           \
         CLI_OPTION("context", "N", CLI_INT, "0", "0..16777216", context,                                              \
                    "tokens a sequence may hold; 0: the model's maximum, at most 4096"),                               \
         CLI_OPTION("strategy", "NAME", CLI_WORD, NULL, "auto|self|reduce|none|ticket|memset", strategy,               \
@@ -92,6 +98,7 @@ extern const cli_command cli_run, cli_bench, cli_tune, cli_logits, cli_explain, 
                "move the zeroing of split-K outputs into the norm before them (default: PREZERO, else off)")
 #define CLI_MODEL_GRAPH_OPTIONS                                                                                    \
     CLI_OPTION("tp", "N", CLI_INT, "1", "1..1024", tp, "tensor-parallel ranks; the graph is that of rank 0"),      \
+        CLI_EXPERTS_OPTION,                                                                                        \
         CLI_OPTION("accum", "TYPE", CLI_CHOICE, "fixed", "fixed|f32|bf16", accum, "accumulator of split-K GEMMs"), \
         CLI_OPTION("dtype", "TYPE", CLI_CHOICE, "bf16", "bf16|f32", dtype, "data type of the activations"),        \
         CLI_OPTION("inlined", NULL, CLI_FLAG, NULL, NULL, inlined,                                                 \

@@ -74,9 +74,9 @@ static json_t *to_json(const cli_args *a, const pz_compare_result *r, const pz_e
                                              "off_us", o->a_us, "on_us", o->b_us, "diff_us", o->diff_us, "ci95_us",
                                              o->ci_lo_us, o->ci_hi_us));
     }
-    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:b, s:o, s:o}", "model", a->what, "accum", accums[a->accum],
+    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:i, s:b, s:o, s:o}", "model", a->what, "accum", accums[a->accum],
                      "dtype", dtypes[a->dtype], "threads", info->threads, "isa", info->isa, "device", info->device,
-                     "identical", all_identical(r), "batches", buckets, "ops", ops);
+                     "tp", info->tp, "identical", all_identical(r), "batches", buckets, "ops", ops);
 }
 
 static int write_page(const cli_args *a, const pz_compare_result *r, const pz_engine_info *info) {

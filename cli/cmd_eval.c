@@ -24,10 +24,10 @@ static json_t *to_json(const pz_eval_result *r, const pz_engine_info *info) {
                               json_pack("{s:s, s:s, s:s, s:s, s:b}", "question", it->question, "expected", it->expected,
                                         "answer", it->answer, "output", it->output, "correct", it->correct));
     }
-    return json_pack("{s:i, s:i, s:I, s:I, s:f, s:f, s:b, s:s, s:o}", "correct", r->correct, "total", r->n,
+    return json_pack("{s:i, s:i, s:I, s:I, s:f, s:f, s:b, s:s, s:i, s:o}", "correct", r->correct, "total", r->n,
                      "prompt_tokens", (json_int_t)r->prompt_tokens, "new_tokens", (json_int_t)r->new_tokens, "seconds",
                      r->seconds, "tokens_per_s", r->seconds > 0 ? (double)r->new_tokens / r->seconds : 0.0, "prezero",
-                     info->prezero, "device", info->device, "items", items);
+                     info->prezero, "device", info->device, "tp", info->tp, "items", items);
 }
 
 static void print_result(const pz_eval_result *r, bool failures) {

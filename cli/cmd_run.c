@@ -129,11 +129,11 @@ static json_t *to_json(const generation *g, const pz_engine_info *info) {
     json_t *ids = json_array();
     for (int i = 0; i < g->n; i++) json_array_append_new(ids, json_integer(g->ids[i]));
     json_t *text = g->a->print_ids ? json_null() : json_string(g->text);
-    return json_pack("{s:o, s:o, s:s, s:I, s:i, s:f, s:f, s:f, s:i, s:s, s:b, s:s, s:I}", "text", text, "ids", ids,
+    return json_pack("{s:o, s:o, s:s, s:I, s:i, s:f, s:f, s:f, s:i, s:s, s:b, s:s, s:i, s:I}", "text", text, "ids", ids,
                      "stopped_by", g->by_end_token ? "end token" : "length", "prompt_tokens", (json_int_t)g->prompt_len,
                      "new_tokens", g->n, "prompt_tokens_per_s", rate((double)g->prompt_len, g->first - g->start),
                      "tokens_per_s", rate(g->n - 1, g->end - g->first), "load_ms", info->load_seconds * 1e3, "threads",
-                     info->threads, "isa", info->isa, "prezero", info->prezero, "device", info->device,
+                     info->threads, "isa", info->isa, "prezero", info->prezero, "device", info->device, "tp", info->tp,
                      "device_used_bytes", (json_int_t)info->device_used_bytes);
 }
 

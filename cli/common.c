@@ -133,7 +133,8 @@ int cli_load_graph(const cli_args *a, pz_graph **out) {
                                 .tp = (int)a->tp,
                                 .accum = (pz_accum)a->accum,
                                 .act = (pz_act)a->dtype,
-                                .inlined = a->inlined};
+                                .inlined = a->inlined,
+                                .experts = (pz_expert_split)a->experts};
     return pz_graph_from_config(a->what, &o, out, &err) == PZ_OK ? CLI_OK : cli_error(&err);
 }
 
@@ -146,5 +147,7 @@ pz_engine_options cli_engine_options(const cli_args *a) {
                                .context = (int)a->context,
                                .strategy = a->strategy,
                                .gate = a->gate,
-                               .device = a->device};
+                               .device = a->device,
+                               .tp = (int)a->tp,
+                               .experts = (pz_expert_split)a->experts};
 }

@@ -139,8 +139,9 @@ static void body(FILE *f, const cli_compare_page *p) {
     fputs("<h1>prezero: off against on</h1>\n<p class=\"dim\">", f);
     page_put(f, p->model);
     fprintf(f,
-            " · %d layers · accumulator %s · activations %s · %s, %d %s, %s · %d pairs of steps per batch size</p>\n",
-            p->info.layers, p->accum, p->dtype, p->info.device, p->info.threads,
+            " · %d layers · accumulator %s · activations %s · %s, tp %d, %d %s, %s · %d pairs of steps per batch "
+            "size</p>\n",
+            p->info.layers, p->accum, p->dtype, p->info.device, p->info.tp, p->info.threads,
             p->info.device_total_bytes ? "SMs" : "threads", p->info.isa, p->steps);
     summary(f, r);
     fputs("<h2>Difference of one decode step</h2>\n<p class=\"dim\">On − off in per cent of off, median and 95 % "
