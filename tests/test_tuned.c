@@ -421,6 +421,16 @@ static void test_plan_choices(void **state) {
         pz_free(text);
         pz_plan_free(p);
     }
+    /* A measured difference has a rider in it: the donor's own is not counted again. */
+    t->gate.rider = 3;
+    pz_plan *ridden = plan_of(g, t, 8, PZ_GATE_AUTO, PZ_STRATEGY_AUTO, false);
+    for (int i = 0; i < 2; i++) {
+        const pz_gate_result *r = &ridden->fills.at[0].gates.at[i];
+        assert_true(fabs(r->added_us - 3) < 1e-9 && r->verdict == PZ_GATE_PAYS);
+        assert_true(fabs(r->replaced_us - (i ? 12 + 2 * 3 : 10 + 3)) < 1e-9);
+    }
+    pz_plan_free(ridden);
+    t->gate.rider = NAN;
     pz_plan *shut = plan_of(g, t, 8, PZ_GATE_SHUT, PZ_STRATEGY_AUTO, false);
     pz_plan *prefill = plan_of(g, t, 8, PZ_GATE_OPEN, PZ_STRATEGY_AUTO, true);
     const pz_plan *both[] = {shut, prefill};

@@ -44,7 +44,8 @@ typedef enum pz_gate_verdict {
 typedef struct pz_gate_result {
     int idle_units;     /* units without a row in the donor's last wave (a wave is one row per unit) */
     double donor_us;    /* the donor without rider */
-    double fill_us;     /* the fill: on the idle units, or after the rows on all units, whichever adds less */
+    double fill_us;     /* the fill: on a GPU by blocks beside the rows, one a unit at most; on the CPU on the idle
+                           units, or after the rows on all units, whichever adds less */
     double added_us;    /* how much longer the donor takes with the rider */
     double replaced_us; /* what zeroing inside the GEMMs would take: a handshake each, and the same fill */
     pz_gate_verdict verdict;

@@ -22,7 +22,7 @@ typedef struct pz_zero_sample {
 bool pz_fit_line(const double *x, const double *y, int n, double *base, double *slope);
 
 /* Sets what the samples of a GPU with `units` SMs can tell and leaves the rest of *out: norm_base and norm_row from
- * norms without a rider, rider from fills that the donor hides, fill from those that lengthen it. */
+ * norms without a rider, fill from riders that lengthen the donor, rider from those that it hides. */
 pz_status pz_fit_norm(const pz_norm_sample *s, int n, int units, pz_gate_constants *out, pz_error *err);
 /* Sets handshake to the median of what zeroing takes beyond the fill, by the fill rate in *out. */
 pz_status pz_fit_handshake(const pz_zero_sample *s, int n, int units, pz_gate_constants *out, pz_error *err);

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "plan/tuned.h"
 
 #define PZ_DEFAULT_DEVICE "h200"
@@ -18,22 +20,42 @@ double pz_gate_replaced(const pz_device *dev, int64_t bytes, int slices) {
     return slices * meet + (double)bytes / (dev->gate.fill * dev->units);
 }
 
+pz_rider pz_rider_of(int m, int64_t bytes, int units) {
+    double idle = units > m ? units - m : 0, need = ceil((double)bytes / PZ_RIDER_BLOCK), blocks = fmin(need, units);
+    pz_rider r = {.blocks = (int)blocks};
+    r.busiest = fmax((double)bytes / units, fmin((double)bytes, PZ_RIDER_BLOCK));
+    if (blocks > idle) r.beside = (blocks - idle) / blocks * (double)bytes / units;
+    return r;
+}
+
+static void weigh_blocks(const pz_device *dev, int m, int64_t bytes, pz_gate_result *r) {
+    pz_rider rider = pz_rider_of(m, bytes, dev->units);
+    r->fill_us = rider.busiest / dev->gate.fill;
+    r->added_us = fmax(rider.beside / dev->gate.fill, fmax(r->fill_us - r->donor_us, 0));
+}
+
+static void weigh_waves(const pz_device *dev, int waves, int64_t bytes, pz_gate_result *r) {
+    double after = (double)bytes / (dev->gate.fill * dev->units);
+    r->fill_us = r->added_us = after;
+    if (r->idle_units == 0) return;
+    double hidden = (double)bytes / (dev->gate.fill * r->idle_units), room = r->donor_us / waves;
+    double excess = hidden > room ? hidden - room : 0;
+    if (excess < after || bytes == 0) {
+        r->fill_us = hidden;
+        r->added_us = excess;
+    }
+}
+
 pz_gate_result pz_gate_weigh(const pz_device *dev, int m, bool collective, int64_t bytes, double replaced_us) {
     const pz_gate_constants *g = &dev->gate;
     int waves = dev->gpu ? 1 : (int)pz_ceil_div(m, dev->units);
     int last = m - (waves - 1) * dev->units; /* rows of the last wave */
     pz_gate_result r = {.idle_units = dev->units > last ? dev->units - last : 0, .replaced_us = replaced_us};
     r.donor_us = collective ? g->ar_base + g->ar_row * m : g->norm_base + g->norm_row * (dev->gpu ? m : waves);
-    double after = (double)bytes / (g->fill * dev->units);
-    r.fill_us = r.added_us = after;
-    if (r.idle_units > 0) {
-        double hidden = (double)bytes / (g->fill * r.idle_units), room = r.donor_us / waves;
-        double excess = hidden > room ? hidden - room : 0;
-        if (excess < after || bytes == 0) {
-            r.fill_us = hidden;
-            r.added_us = excess;
-        }
-    }
+    if (dev->gpu)
+        weigh_blocks(dev, m, bytes, &r);
+    else
+        weigh_waves(dev, waves, bytes, &r);
     if (bytes > 0) r.added_us += g->rider;
     r.verdict = r.added_us == 0 ? PZ_GATE_FREE : r.added_us < r.replaced_us ? PZ_GATE_PAYS : PZ_GATE_CLOSED;
     return r;

@@ -90,13 +90,25 @@ typedef enum pz_gate_mode {
     PZ_GATE_SHUT
 } pz_gate_mode; /* order of knob GATE's words */
 
+/* The rider of a GPU's donor: blocks of its own beside those of the rows, at most one a unit, first on units without a
+ * row. The launch, the gate and the fit of its constants take it from here. */
+enum { PZ_RIDER_BLOCK = 8192 }; /* bytes that a block stores at once */
+typedef struct pz_rider {
+    int blocks;
+    double busiest; /* bytes of one block at most */
+    double beside;  /* bytes a unit, of all units, that blocks on units with a row store */
+} pz_rider;
+pz_rider pz_rider_of(int m, int64_t bytes, int units);
+
 /* bytes and slices of the level asked about; collective: the donor is the fused all-reduce.
  *
- * A donor has one block a row. The CPU runs m rows in ceil(m / units) waves, and only the last wave leaves units idle;
- * on a GPU all blocks are resident, so units without a row are idle the whole time, and none is beyond m = units.
- * Hiding the fill on the idle units adds what exceeds the time they have; doing it on all units after the rows adds all
- * of it. The smaller of the two is taken (without idle units the second), and `rider` comes on top. FREE: nothing is
- * added. PAYS: less than what is replaced, a handshake a slice and the same fill on all units. */
+ * A donor has one block a row. On a GPU all of them are resident together with the rider's: those on units without a
+ * row add what outlasts the donor, those beside rows take their time from them.
+ * The CPU runs m rows in ceil(m / units) waves, and only the last wave leaves units idle. Hiding the fill there adds
+ * what exceeds the time they have; doing it on all units after the rows adds all of it. The smaller of the two is taken
+ * (without idle units the second).
+ * On both `rider` comes on top. FREE: nothing is added. PAYS: less than what is replaced, a handshake a slice and the
+ * same fill on all units. */
 pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices);
 /* The same where it is known what zeroing otherwise takes: replaced_us. */
 pz_gate_result pz_gate_weigh(const pz_device *dev, int m, bool collective, int64_t bytes, double replaced_us);

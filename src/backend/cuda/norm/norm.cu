@@ -155,6 +155,7 @@ template <int XElem, int Elem> __device__ __noinline__ void wide_row(const norm_
 }
 
 __device__ __forceinline__ void ride(const norm_params &p, int blocks) {
+    static_assert(THREADS * sizeof(uint4) == PZ_RIDER_BLOCK, "what the gate takes for a block of the rider");
     int64_t i = (int64_t)(blockIdx.x - p.m) * THREADS + threadIdx.x;
     for (; i < p.zero_words; i += (int64_t)blocks * THREADS) p.zero[i] = make_uint4(0, 0, 0, 0);
 }
@@ -244,13 +245,6 @@ template <int NV> norm_kernel choose(pz_elem x, bool f32) {
 
 } // namespace
 
-/* Blocks of the rider, after one a row: on SMs that have no row, as many as have something to store at once. */
-static int rider_blocks(int m, size_t zero_bytes, int units) {
-    size_t most = (zero_bytes + THREADS * 16 - 1) / (THREADS * 16);
-    int idle = units - m % units;
-    return most < (size_t)idle ? (int)most : idle;
-}
-
 static bool aligned(const pz_matrix *a, int bytes) {
     return !a->data || (((uintptr_t)a->data & 15) == 0 && a->ld * bytes % 16 == 0);
 }
@@ -294,7 +288,7 @@ extern "C" pz_status pz_cuda_rms_norm(const pz_norm_args *a, pz_error *err) {
     norm_kernel kernel = vectors == 1   ? choose<1>(a->x.elem, f32)
                          : vectors == 2 ? choose<2>(a->x.elem, f32)
                                         : choose<4>(a->x.elem, f32);
-    int rider = p.zero_words ? rider_blocks(a->m, a->zero_bytes, units) : 0;
+    int rider = p.zero_words ? pz_rider_of(a->m, (int64_t)a->zero_bytes, units).blocks : 0;
     return pz_cuda_launch(kernel, dim3(a->m + rider), dim3(THREADS), 0, (cudaStream_t)a->stream, a->dependent != 0,
                           "rms_norm", err, p);
 }
