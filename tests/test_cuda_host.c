@@ -313,11 +313,35 @@ static void test_generation(void **state) {
     }
 }
 
+/* Asked of the runtime once a device, again after a failure, and 0 is a value like any other. The last device is beyond
+ * those that are kept. */
+static void test_attributes(void **state) {
+    (void)state;
+    pz_error err;
+    int value;
+    for (int device = 0; device < 200; device += 100) {
+        fake->fail_after = 1; /* the number of the device is known, its attribute is not */
+        assert_fails(fake->attribute(device, false, &value, &err), PZ_E_INTERNAL, &err, "cudaDeviceGetAttribute");
+        fake->fail_after = -1;
+        for (int i = 0; i < 3; i++)
+            for (int minor = 0; minor < 2; minor++) {
+                long calls = fake->calls;
+                value = -7;
+                assert_ok(fake->attribute(device, minor, &value, &err), &err);
+                assert_int_equal(value, minor ? 0 : 132 - device);
+                assert_int_equal(fake->calls - calls, i && device == 0 ? 1 : 2);
+            }
+    }
+    fake->fail_after = 0;
+    assert_fails(fake->attribute(0, false, &value, &err), PZ_E_INTERNAL, &err, "cudaGetDevice");
+    fake->fail_after = -1;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes),         cmocka_unit_test(test_info),        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_debug_mode),    cmocka_unit_test(test_moved_arena), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_modes),      cmocka_unit_test(test_info),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_debug_mode), cmocka_unit_test(test_moved_arena),   cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_attributes), cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_generation),
     };
     return cmocka_run_group_tests(tests, load, NULL);
 }

@@ -4,9 +4,18 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
+#include "backend/cuda/cuda.h"
 #include "fake.h"
 
-fake_control pz_fake_cuda = {.fail_after = -1, .stray = -1, .alloc_fail_after = pz_alloc_fail_after};
+static _Thread_local int current;
+
+static pz_status attribute(int device, bool minor, int *value, pz_error *err) {
+    current = device;
+    return pz_cuda_attribute(minor ? cudaDevAttrComputeCapabilityMinor : cudaDevAttrMultiProcessorCount, value, err);
+}
+
+fake_control pz_fake_cuda = {
+    .fail_after = -1, .stray = -1, .alloc_fail_after = pz_alloc_fail_after, .attribute = attribute};
 
 typedef struct launch_list {
     PZ_VEC(fake_launch) at;
@@ -51,7 +60,14 @@ cudaError_t cudaDriverGetVersion(int *v) {
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device) {
     STEP(cudaErrorUnknown);
-    *value = attr == cudaDevAttrComputeCapabilityMajor ? 9 - device : 0;
+    *value = attr == cudaDevAttrComputeCapabilityMajor ? 9 - device
+             : attr == cudaDevAttrMultiProcessorCount  ? 132 - device
+                                                       : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+    STEP(cudaErrorUnknown);
+    *device = current;
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
@@ -63,8 +79,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-    (void)device;
     STEP(cudaErrorUnknown);
+    current = device;
     return cudaSuccess;
 }
 

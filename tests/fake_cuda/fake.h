@@ -16,6 +16,8 @@ typedef struct fake_control {
     int wrong_dependent;              /* launches whose programmatic dependence was not as it should be */
     int stray;                        /* launch that writes a word outside what the plan gives it, -1: none */
     void (*alloc_fail_after)(long n); /* pz_alloc_fail_after of the module's own copy of src/base */
+    /* pz_cuda_attribute on that device: its minor version, or its number of SMs */
+    pz_status (*attribute)(int device, bool minor, int *value, pz_error *err);
 } fake_control;
 extern PZ_API fake_control pz_fake_cuda;
 

@@ -20,6 +20,9 @@ extern "C" { /* the core's headers are C, and what they include has been include
 /* PZ_E_INTERNAL (PZ_E_NOMEM for memory) with CUDA's name of the error; clears CUDA's own record of it. */
 pz_status pz_cuda_check(cudaError_t code, const char *what, pz_error *err);
 #define PZ_CUDA_TRY(call, err) PZ_TRY(pz_cuda_check((call), #call, (err)))
+/* An attribute of the calling thread's device, asked of the runtime once a process; from any thread, also while a
+ * stream is captured. */
+pz_status pz_cuda_attribute(enum cudaDeviceAttr attribute, int *value, pz_error *err);
 
 /* ---- weights ---- */
 typedef struct pz_cuda_weight {

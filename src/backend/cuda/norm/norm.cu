@@ -276,9 +276,8 @@ static pz_status check(const pz_norm_args *a, pz_error *err) {
 
 extern "C" pz_status pz_cuda_rms_norm(const pz_norm_args *a, pz_error *err) {
     PZ_TRY(check(a, err));
-    int device, units;
-    PZ_CUDA_TRY(cudaGetDevice(&device), err);
-    PZ_CUDA_TRY(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device), err);
+    int units;
+    PZ_TRY(pz_cuda_attribute(cudaDevAttrMultiProcessorCount, &units, err));
     norm_params p = {};
     p.x = a->x, p.res = a->res, p.y = a->y, p.r = a->r, p.w = a->w, p.x_norm = a->x_norm;
     p.zero = (uint4 *)a->zero, p.zero_words = a->zero ? (int64_t)(a->zero_bytes / 16) : 0;
