@@ -439,6 +439,13 @@ static void test_run(void **state) {
     expect_ok(&in);
     assert_string_equal(in.out, text.out);
     assert_contains(in.err, "prezero on");
+    result ranks = RUN("run", MODEL, "--prompt", QUESTION, "--tp", "2", "--json", in_dir("ranks.json"));
+    expect_ok(&ranks);
+    assert_string_equal(ranks.out, text.out);
+    json_t *tp = json_file(in_dir("ranks.json"));
+    assert_int_equal(json_integer_value(json_object_get(tp, "tp")), 2);
+    json_decref(tp);
+    release(&ranks);
     result ids = RUN("run", MODEL, "--prompt", QUESTION, "--print-ids");
     expect_ok(&ids);
     pz_str want = {0};

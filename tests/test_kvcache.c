@@ -4,22 +4,26 @@
 #include "base/rng.h"
 #include "engine/kvcache.h"
 
-enum { LAYERS = 3, ENTRY = 4, SEQUENCES = 5, CONTEXT = 700 };
+enum { RANKS = 2, LAYERS = 3, ENTRY = 4, SEQUENCES = 5, CONTEXT = 700 };
+static pz_backend *const backends[RANKS]; /* the CPU asks nothing of one */
 
 static void open_cache(pz_kv *kv) {
     pz_error err;
-    assert_ok(pz_kv_init(kv, pz_backend_cpu(), (pz_backend *[1]){NULL}, 1, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT,
-                         &err),
+    assert_ok(pz_kv_init(kv, pz_backend_cpu(), backends, RANKS, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err),
               &err);
 }
 
 /* Address of a token's entry, by the contract of pz_cache. */
-static float *entry(const pz_kv *kv, int layer, int seq, int token) {
-    const pz_cache *v = &kv->view;
+static float *entry(const pz_kv *kv, int rank, int layer, int seq, int token) {
+    const pz_cache view = pz_kv_view(kv, rank), *v = &view;
     int32_t page = v->block_table[seq * v->table_stride + token / v->page_tokens];
     assert_in_range(page, 0, v->n_pages - 1);
-    return (float *)(void *)(kv->pool[0] + layer * v->layer_stride +
+    return (float *)(void *)(v->data + layer * v->layer_stride +
                              ((int64_t)page * v->page_tokens + token % v->page_tokens) * v->entry * 4);
+}
+
+static float value(int rank, int layer, int seq, int token, int column) {
+    return (float)(seq + 10 * layer + 100 * token + column + 100000 * rank);
 }
 
 /* Every page is free or in exactly one sequence, and sequences have what their length needs. */
@@ -87,15 +91,18 @@ static void test_random_use(void **state) {
             assert_ok(pz_kv_reserve(&kv, seq, n, &err), &err);
             if (what == 2) n = 0; /* the step failed */
             pz_kv_trim(&kv, seq, from + n);
-            for (int t = from; t < from + n; t++)
-                for (int l = 0; l < LAYERS; l++)
-                    for (int c = 0; c < ENTRY; c++) entry(&kv, l, seq, t)[c] = (float)(seq + 10 * l + 100 * t + c);
+            for (int i = from * RANKS * LAYERS; i < (from + n) * RANKS * LAYERS; i++) {
+                int t = i / (RANKS * LAYERS), r = i / LAYERS % RANKS, l = i % LAYERS;
+                for (int c = 0; c < ENTRY; c++) entry(&kv, r, l, seq, t)[c] = value(r, l, seq, t, c);
+            }
         }
         check_pages(&kv);
         for (int s = 0; s < SEQUENCES; s++)
             for (int t = 0; t < kv.length[s]; t += 5)
-                for (int l = 0; l < LAYERS; l++)
-                    assert_true(entry(&kv, l, s, t)[1] == (float)(s + 10 * l + 100 * t + 1));
+                for (int i = 0; i < RANKS * LAYERS; i++) {
+                    int r = i / LAYERS, l = i % LAYERS;
+                    assert_true(entry(&kv, r, l, s, t)[1] == value(r, l, s, t, 1));
+                }
     }
     assert_true(kv.view.n_pages > 64); /* it did grow */
     assert_true(kv.view.n_pages <= kv.max_pages);
@@ -127,14 +134,14 @@ static void test_out_of_memory(void **state) {
     int seq;
     for (int n = 0; n < 2; n++) {
         pz_alloc_fail_after(n);
-        pz_status st = pz_kv_init(&kv, pz_backend_cpu(), (pz_backend *[1]){NULL}, 1, PZ_DT_F32, LAYERS, ENTRY,
-                                  SEQUENCES, CONTEXT, &err);
+        pz_status st =
+            pz_kv_init(&kv, pz_backend_cpu(), backends, RANKS, PZ_DT_F32, LAYERS, ENTRY, SEQUENCES, CONTEXT, &err);
         pz_alloc_fail_after(-1);
         assert_status(st, PZ_E_NOMEM, &err);
     }
     open_cache(&kv);
     assert_ok(pz_kv_open(&kv, &seq, &err), &err);
-    for (int n = 0; n < 2; n++) {
+    for (int n = 0; n < 1 + RANKS; n++) {
         pz_alloc_fail_after(n);
         pz_status st = pz_kv_reserve(&kv, seq, 20, &err);
         pz_alloc_fail_after(-1);
@@ -150,8 +157,7 @@ static void test_out_of_memory(void **state) {
     pz_kv_trim(&kv, seq, 20);
     check_pages(&kv);
     pz_kv_free(&kv);
-    assert_fails(pz_kv_init(&kv, pz_backend_cpu(), (pz_backend *[1]){NULL}, 1, PZ_DT_BF16, LAYERS, ENTRY, 1 << 20,
-                            1 << 20, &err),
+    assert_fails(pz_kv_init(&kv, pz_backend_cpu(), backends, RANKS, PZ_DT_BF16, LAYERS, ENTRY, 1 << 20, 1 << 20, &err),
                  PZ_E_RANGE, &err, "pages");
 }
 
