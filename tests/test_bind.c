@@ -109,7 +109,7 @@ static pz_host_weight bind(const pz_hf_config *c, const pz_checkpoint *ck, const
     pz_error err;
     const pz_weight *weight = pz_graph_find_weight(g, name);
     if (!weight) fail_msg("no weight @%s", name);
-    assert_ok(pz_weight_bind(c, ck, weight, &w, &err), &err);
+    assert_ok(pz_weight_bind_shard(c, ck, weight, NULL, &w, &err), &err);
     return w;
 }
 
@@ -365,7 +365,7 @@ static void test_bad_tensors(void **state) {
         pz_checkpoint *ck = support_checkpoint(&m, false, &data);
         pz_host_weight w;
         pz_error err = {0};
-        pz_status st = pz_weight_bind(&c, ck, pz_graph_find_weight(g, bad_tensors[i].weight), &w, &err);
+        pz_status st = pz_weight_bind_shard(&c, ck, pz_graph_find_weight(g, bad_tensors[i].weight), NULL, &w, &err);
         if (st != bad_tensors[i].status) fail_msg("case %zu: %s (%s)", i, pz_status_name(st), err.msg);
         assert_fails(st, bad_tensors[i].status, &err, bad_tensors[i].texts[0], bad_tensors[i].texts[1],
                      bad_tensors[i].texts[2]);
@@ -411,9 +411,9 @@ static void test_config_disagrees(void **state) {
         pz_graph *g = graph_of(&c);
         pz_host_weight w;
         pz_error err;
-        assert_fails(pz_weight_bind(&c, ck, pz_graph_find_weight(g, "layers.1.experts.down"), &w, &err), PZ_E_TYPE,
-                     &err, packed ? "experts.0.down_proj.weight_packed" : "experts.0.down_proj.weight", "U8 [64, 16]",
-                     "BF16 or F32 [64, 32]", "is quantized");
+        assert_fails(pz_weight_bind_shard(&c, ck, pz_graph_find_weight(g, "layers.1.experts.down"), NULL, &w, &err),
+                     PZ_E_TYPE, &err, packed ? "experts.0.down_proj.weight_packed" : "experts.0.down_proj.weight",
+                     "U8 [64, 16]", "BF16 or F32 [64, 32]", "is quantized");
         pz_graph_free(g);
         pz_checkpoint_close(ck);
         free(data);
@@ -483,7 +483,7 @@ static void test_misaligned(void **state) {
     pz_graph *g = graph_of(&c);
     pz_host_weight w;
     pz_error err;
-    assert_fails(pz_weight_bind(&c, ck, pz_graph_find_weight(g, "norm"), &w, &err), PZ_E_FORMAT, &err,
+    assert_fails(pz_weight_bind_shard(&c, ck, pz_graph_find_weight(g, "norm"), NULL, &w, &err), PZ_E_FORMAT, &err,
                  "model.norm.weight", "multiple of 2 bytes");
     w = bind(&c, ck, g, "layers.1.experts.down"); /* bytes may lie anywhere */
     pz_host_weight_free(&w);
@@ -520,16 +520,17 @@ static void test_foreign_weights(void **state) {
     pz_error err;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         pz_weight foreign = {.name = names[i], .type = pz_type_make(PZ_DT_BF16, 2, 48, 20, 0)};
-        assert_fails(pz_weight_bind(&c, ck, &foreign, &w, &err), PZ_E_NOTFOUND, &err, names[i], "no weight");
+        assert_fails(pz_weight_bind_shard(&c, ck, &foreign, NULL, &w, &err), PZ_E_NOTFOUND, &err, names[i],
+                     "no weight");
     }
     c.correction_bias = false;
     pz_weight bias = {.name = "layers.1.gate_bias", .type = pz_type_make(PZ_DT_F32, 1, 3, 0, 0)};
-    assert_fails(pz_weight_bind(&c, ck, &bias, &w, &err), PZ_E_NOTFOUND, &err, "gate_bias", "no weight");
+    assert_fails(pz_weight_bind_shard(&c, ck, &bias, NULL, &w, &err), PZ_E_NOTFOUND, &err, "gate_bias", "no weight");
     pz_weight wrong = {.name = "layers.1.q_b", .type = pz_type_make(PZ_DT_BF16, 2, 24, 20, 0)};
-    assert_fails(pz_weight_bind(&c, ck, &wrong, &w, &err), PZ_E_TYPE, &err, "layers.1.q_b", "bf16[24,20]",
+    assert_fails(pz_weight_bind_shard(&c, ck, &wrong, NULL, &w, &err), PZ_E_TYPE, &err, "layers.1.q_b", "bf16[24,20]",
                  "bf16[48,20]");
     wrong.type = pz_type_make(PZ_DT_MXFP4, 2, 48, 20, 0);
-    assert_fails(pz_weight_bind(&c, ck, &wrong, &w, &err), PZ_E_TYPE, &err, "mxfp4[48,20]", "bf16[48,20]");
+    assert_fails(pz_weight_bind_shard(&c, ck, &wrong, NULL, &w, &err), PZ_E_TYPE, &err, "mxfp4[48,20]", "bf16[48,20]");
     pz_checkpoint_close(ck);
     free(data);
 }
@@ -546,8 +547,8 @@ static void test_fp8(void **state) {
     assert_ok(pz_hf_config_load(PZ_SOURCE_DIR "/tests/data/configs/deepseek-v3", &c, &err), &err);
     pz_graph *g = graph_of(&c);
     pz_host_weight w;
-    assert_fails(pz_weight_bind(&c, ck, pz_graph_find_weight(g, "layers.3.o_proj"), &w, &err), PZ_E_UNSUPPORTED, &err,
-                 "layers.3.o_proj", "fp8", "bf16, f32, mxfp4");
+    assert_fails(pz_weight_bind_shard(&c, ck, pz_graph_find_weight(g, "layers.3.o_proj"), NULL, &w, &err),
+                 PZ_E_UNSUPPORTED, &err, "layers.3.o_proj", "fp8", "bf16, f32, mxfp4");
     pz_graph_free(g);
     pz_checkpoint_close(ck);
     free(data);
@@ -581,7 +582,7 @@ static void test_real_checkpoints(void **state) {
         for (int i = 0; i < g[k]->weights.n; i++) {
             const pz_weight *weight = g[k]->weights.at[i];
             pz_host_weight w;
-            assert_ok(pz_weight_bind(&c[k], ck[k], weight, &w, &err), &err);
+            assert_ok(pz_weight_bind_shard(&c[k], ck[k], weight, NULL, &w, &err), &err);
             const pz_type *t = &weight->type;
             int64_t rows = t->rank == 3 ? t->dim[0] * t->dim[1] : t->rank == 2 ? t->dim[0] : 1;
             assert_int_equal(w.rows, rows);
@@ -629,7 +630,7 @@ static pz_status bind_one(void *ctx) {
     memory_case *m = ctx;
     pz_host_weight w;
     pz_error err;
-    pz_status st = pz_weight_bind(&m->c, m->ck, m->w, &w, &err);
+    pz_status st = pz_weight_bind_shard(&m->c, m->ck, m->w, NULL, &w, &err);
     pz_host_weight_free(&w);
     return st;
 }

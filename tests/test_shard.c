@@ -262,7 +262,7 @@ static void check_weight(const pz_hf_config *c, const pz_checkpoint *ck, const p
                          pz_graph *const *graphs) {
     pz_host_weight whole, part;
     pz_error err;
-    assert_ok(pz_weight_bind(c, ck, w, &whole, &err), &err);
+    assert_ok(pz_weight_bind_shard(c, ck, w, NULL, &whole, &err), &err);
     int64_t bytes = row_bytes(&whole) * whole.rows;
     unsigned char *covered = calloc((size_t)bytes, 1);
     assert_non_null(covered);

@@ -192,11 +192,6 @@ pz_status pz_weight_bind_shard(const pz_hf_config *c, const pz_checkpoint *ck, c
     return st;
 }
 
-pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_host_weight *out,
-                         pz_error *err) {
-    return pz_weight_bind_shard(c, ck, w, NULL, out, err);
-}
-
 void pz_host_weight_free(pz_host_weight *w) {
     pz_vec_free(&w->parts);
     pz_free(w->owned);

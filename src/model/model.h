@@ -96,9 +96,6 @@ pz_status pz_safetensors_parse(const unsigned char *data, size_t size, const cha
  * one checkpoint at once. */
 pz_status pz_weight_bind_shard(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, const pz_shard *s,
                                pz_host_weight *out, pz_error *err);
-/* The same of the whole model's graph. */
-pz_status pz_weight_bind(const pz_hf_config *c, const pz_checkpoint *ck, const pz_weight *w, pz_host_weight *out,
-                         pz_error *err);
 void pz_host_weight_free(pz_host_weight *w);
 
 /* E_FORMAT names a parameter in one of the model's layers that no weight reads: the configuration then describes less
