@@ -42,7 +42,7 @@ static int partial(rig *r, pz_dtype dt, int64_t cols, float *x, uint64_t *s) {
     for (int i = 0; i < r->plan.m; i++) {
         float x_norm = ((float *)rig_data(r, norm))[i] = ldexpf(1, rnd_int(s, -3, 3));
         for (int64_t k = 0; k < cols; k++) {
-            int32_t acc = rnd_int(s, -(1 << 30), 1 << 30);
+            int32_t acc = rnd_int(s, -(1 << 29), 1 << 29);
             ((int32_t *)rig_data(r, p))[i * cols + k] = acc;
             x[i * cols + k] = pz_fixed_value(acc, x_norm, norm_of(values + k * 4, 4));
         }
