@@ -53,12 +53,13 @@ static pz_status grow_arena(pz_engine *e, int64_t bytes, pz_error *err) {
 static pz_status make_plans(const pz_engine *e, int rows, bool decode, pz_prepared *p, pz_error *err) {
     pz_plan_options options = {
         .device = e->device, .m = rows, .prefill = !decode, .gate = e->gate, .strategy = e->strategy};
-    for (int r = 0; r < e->tp; r++) {
-        if (r == 0 || e->rank[r].graph != e->rank[0].graph)
-            PZ_TRY(pz_plan_create(e->rank[r].graph, &options, &p->of[r], err));
+    PZ_TRY(pz_plan_create(e->rank[0].graph, &options, &p->plan, err));
+    p->of[0] = p->plan;
+    for (int r = 1; r < e->tp; r++) {
+        if (e->rank[r].graph == e->rank[0].graph)
+            p->of[r] = p->plan;
         else
-            p->of[r] = p->of[0];
-        p->plan = p->of[0];
+            PZ_TRY(pz_plan_create(e->rank[r].graph, &options, &p->of[r], err));
     }
     return PZ_OK;
 }
