@@ -72,7 +72,7 @@ PZ_API const char *pz_gate_text(pz_gate_verdict verdict);
 /* ---- kernels for a GPU ---- */
 /* Version of the GEMM kernels: text, raised whenever their speed or what a configuration means changes. A tuned table
  * holds the version that it was measured with and serves no other. */
-#define PZ_GEMM_KERNEL_VERSION "1"
+#define PZ_GEMM_KERNEL_VERSION "2"
 
 /* How the output of a GEMM whose K is split over blocks comes to hold the sum: enum suffix, text, whether the kernel
  * adds into its output. */
@@ -92,7 +92,8 @@ typedef enum pz_strategy {
 /* Families of GEMM kernels: enum suffix, text. */
 #define PZ_GEMM_FAMILY_TABLE(X)                                                                          \
     X(DEFAULT, "default") /* what the tuned table of the device or the cost model says; the CPU's one */ \
-    X(SKINNY, "skinny")   /* mma.sync, weights in registers and thread-private shared memory */          \
+    X(SKINNY, "skinny")   /* mma.sync, weights in registers and warp-private shared memory */            \
+    X(GROUP, "group")     /* the same weights, multiplied with wgmma */                                  \
     X(WIDE, "wide")       /* wgmma, tiles by bulk tensor copies */                                       \
     X(CUBLASLT, "cublaslt")
 typedef enum pz_gemm_family {
@@ -103,13 +104,12 @@ typedef enum pz_gemm_family {
 
 /* Geometry of one GEMM launch. */
 typedef struct pz_gemm_config {
-    int tile_n; /* outputs (rows of w) of one block: a multiple of 16 (skinny), 64 (wide) */
+    int tile_n; /* outputs (rows of w) of one block: a multiple of 16 (skinny), 64 (group, wide) */
     int split;  /* blocks that share the K of one tile; 1: not split */
     int family; /* pz_gemm_family */
-    int warps;  /* skinny: warps of a block that share its part of K */
-    int stages; /* skinny: chunks of K a thread holds in registers before the wait; wide: stages of the ring;
-                   cublaslt: number of the heuristic */
-    int depth;  /* skinny: chunks in flight a thread before it waits for the oldest; 0: all */
+    int warps;  /* warps (wide: warpgroups) of a block that share its part of K */
+    int stages; /* chunks of 128 of K in shared memory at most, 0: as many as fit; cublaslt: number of the heuristic */
+    int depth;  /* chunks in flight before the oldest is waited for; 0: all */
 } pz_gemm_config;
 
 /* Element types that kernels read and write. FIXED is an int32 sum whose unit is x_norm[m] * w_norm[n] * 2^-30. */

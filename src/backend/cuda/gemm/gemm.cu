@@ -38,13 +38,24 @@ struct family {
     pz_status (*run)(const pz_gemm_launch *, pz_error *);
 };
 const family families[] = {
-    {NULL, NULL}, /* DEFAULT */
-    {pz_gemm_skinny_plan, pz_gemm_skinny_run},
+    {NULL, NULL},                              /* DEFAULT */
+    {pz_gemm_skinny_plan, pz_gemm_skinny_run}, /* SKINNY */
+    {pz_gemm_skinny_plan, pz_gemm_skinny_run}, /* GROUP */
     {pz_gemm_wide_plan, pz_gemm_wide_run},
     {pz_gemm_cublaslt_plan, pz_gemm_cublaslt_run},
 };
 
 } // namespace
+
+extern "C" pz_status pz_gemm_need_wgmma(const char *family, pz_error *err) {
+    int major, minor;
+    PZ_TRY(pz_cuda_attribute(cudaDevAttrComputeCapabilityMajor, &major, err));
+    PZ_TRY(pz_cuda_attribute(cudaDevAttrComputeCapabilityMinor, &minor, err));
+    if (major == 9 && minor == 0) return PZ_OK;
+    return pz_fail(err, PZ_E_UNSUPPORTED,
+                   "%s gemm: compute capability %d.%d; wgmma needs 9.0, the skinny family does not", family, major,
+                   minor);
+}
 
 static pz_status check(const pz_gemm_args *a, pz_error *err) {
     if (a->m < 1 || a->n < 1 || a->k < 16 || a->k % 16)

@@ -4,6 +4,7 @@
 #define PZ_CUDA_GEMM_H
 
 #include "backend/cuda/cuda.h"
+#include "plan/gemm_unit.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,9 +14,7 @@ pz_status pz_cuda_gemm(const pz_gemm_args *args, pz_error *err);
 pz_status pz_cuda_gemm_workspace(const pz_gemm_args *args, size_t *bytes, pz_error *err);
 pz_status pz_cuda_weight_norms(const void *w, int64_t ldw, int n, int k, float *w_norm, void *stream, pz_error *err);
 
-/* K is added up in chunks: the f32 sum of a chunk is what FIXED rounds, so its bits depend on no geometry,
- * only on the order of k within a chunk, which is the family's. */
-enum { PZ_GEMM_CHUNK = 128, PZ_GEMM_SMEM = 231424 /* bytes of shared memory that a launch may ask for */ };
+enum { PZ_GEMM_SMEM = 231424 /* bytes of shared memory that a launch may ask for */ };
 
 /* What an output tile needs to come from partial sums of several blocks; the head of every kernel's parameters. */
 typedef struct pz_gemm_output {
@@ -39,7 +38,11 @@ typedef struct pz_gemm_launch {
     int tiles_n, tiles_m, tile_m; /* grid of output tiles and rows of one */
 } pz_gemm_launch;
 
+/* wgmma is in compute capability 9.0 alone; elsewhere kernels that use it have no body. */
+pz_status pz_gemm_need_wgmma(const char *family, pz_error *err);
+
 /* Each family: checks and completes a launch (geometry, workspace), then launches it. */
+/* Skinny and group. */
 pz_status pz_gemm_skinny_plan(pz_gemm_launch *l, pz_error *err);
 pz_status pz_gemm_skinny_run(const pz_gemm_launch *l, pz_error *err);
 pz_status pz_gemm_wide_plan(pz_gemm_launch *l, pz_error *err);
