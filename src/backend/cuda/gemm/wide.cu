@@ -2,10 +2,11 @@
 /* GEMM with wgmma: weights are the 64 rows of the instruction, rows of x its columns, both read by the tensor cores
  * from rings of shared memory that bulk tensor copies fill, 64 of k at a time.
  *
- * A block has tile_n / 64 columns of warpgroups by `warps` of them that share the block's part of K chunk by chunk, and
- * one warp that copies. Before the wait for the kernel that makes x it asks for as many weights as the ring holds and
- * has the others brought to L2; after it a warpgroup that has nothing else to do asks for x. The threads have no more
- * registers, and the rings no more shared memory, than leaves room for a block of the kernels before and after. */
+ * A block has tile_n / 64 columns of warpgroups by `warps` of them that share the block's part of K unit by unit
+ * (pz_gemm_unit), and one warp that copies. Before the wait for the kernel that makes x it asks for as many weights as
+ * the ring holds and has the others brought to L2; after it a warpgroup that has nothing else to do asks for x. The
+ * threads have no more registers, and the rings no more shared memory, than leaves room for a block of the kernels
+ * before and after. */
 #include "backend/cuda/gemm/bulk.cuh"
 #include "backend/cuda/gemm/output.cuh"
 #include "backend/cuda/gemm/wgmma.cuh"
@@ -13,7 +14,7 @@
 
 namespace {
 
-/* BARRIERS: a block of 64 k has barrier number b % BARRIERS whatever its slot, so that groups that share the chunks may
+/* BARRIERS: a block of 64 k has barrier number b % BARRIERS whatever its slot, so that groups that share the units may
  * meet at one. Rings are so short that a group that waits for block b knows block b - BARRIERS to be complete. */
 enum { CHUNK = PZ_GEMM_CHUNK, BLOCK = 64, BLOCKS = CHUNK / BLOCK, ROWS = 64, BARRIERS = 32, MAX_STAGES = 24 };
 /* SMEM: dynamic shared memory of a block; an SM has as much left as a block of the norm takes. */
@@ -23,9 +24,10 @@ struct wide_params {
     CUtensorMap w, x;
     pz_gemm_output out;
     int columns, shares, depth;
-    int part, longer;                         /* chunks of a part, and how many parts have one more */
+    int chunks, unit;                         /* of K; chunks of a unit */
+    int part, longer;                         /* units of a part, and how many parts have one more */
     int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
-    int w_step, x_step;                       /* slots from a group's chunk to its next */
+    int w_step, x_step;                       /* slots from a group's unit to its next */
 };
 
 struct shared_head {
@@ -37,7 +39,7 @@ struct shared_head {
 /* The part of a tile's chunks that one block has. */
 struct work {
     pz_tile tile;
-    int chunk0, n;
+    int chunk0, n, units;
 };
 
 /* Of the grid [tiles of m][parts of K][tiles of n]. */
@@ -50,8 +52,9 @@ template <int N> __device__ __forceinline__ work find_work(const wide_params &p)
     w.tile.cols = min(width, p.out.n - w.tile.col0);
     w.tile.row0 = blockIdx.z * N;
     w.tile.rows = min(N, p.out.m - w.tile.row0);
-    w.chunk0 = part * p.part + min(part, p.longer);
-    w.n = p.part + (part < p.longer);
+    w.chunk0 = p.unit * (part * p.part + min(part, p.longer));
+    w.units = p.part + (part < p.longer);
+    w.n = min(p.unit * w.units, p.chunks - w.chunk0);
     return w;
 }
 
@@ -103,7 +106,7 @@ struct loader {
     }
 }
 
-/* What a warpgroup needs to work through its chunks. */
+/* What a warpgroup needs to work through its units. */
 struct consumer {
     shared_head *h;
     uint32_t w, x; /* slot 0 */
@@ -122,8 +125,8 @@ template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], u
 }
 
 template <int N>
-__device__ __forceinline__ void round_chunk(int *sum, const float (&acc)[N / 2], const float *x_inv,
-                                            const float (&w_inv)[2]) {
+__device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], const float *x_inv,
+                                           const float (&w_inv)[2]) {
     const int c = 2 * (threadIdx.x & 3);
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
@@ -142,37 +145,50 @@ __device__ __forceinline__ void round_chunk(int *sum, const float (&acc)[N / 2],
     if (pending == 3) pz_wgmma_wait<3>();
 }
 
-/* Asks for the products of chunk j with rows of x from `row` on; its slots are w_slot and x_slot. */
+/* Asks for the products of unit j with rows of x from `row` on; its first slots are w_slot and x_slot. */
 template <int Width>
-__device__ __forceinline__ void ask(const wide_params &p, const consumer &c, unsigned j, int row, bool add,
+__device__ __forceinline__ void ask(const wide_params &p, const work &w, const consumer &c, int j, int row, bool add,
                                     float (&acc)[Width / 2]) {
+    unsigned i = BLOCKS * p.unit * j;
+    const unsigned end = BLOCKS * min(p.unit * (j + 1), w.n);
+    int w_slot = c.w_slot, x_slot = c.x_slot;
+    while (i < end) {
 #pragma unroll
-    for (int b = 0; b < BLOCKS; b++) {
-        const unsigned i = BLOCKS * j + b, parity = i / BARRIERS & 1;
-        const uint32_t w = c.w + wrap(c.w_slot + b, p.w_stages) * p.w_bytes,
-                       x = c.x + wrap(c.x_slot + b, p.x_stages) * p.x_bytes;
-        pz_barrier_wait(at(&c.h->w_full[i % BARRIERS]), parity);
-        pz_barrier_wait(at(&c.h->x_full[i % BARRIERS]), parity);
-        pz_wgmma_fence();
-        multiply<Width>(acc, w, x + row * BLOCK * 2, add || b);
+        for (int b = 0; b < BLOCKS; b++, i++) {
+            pz_barrier_wait(at(&c.h->w_full[i % BARRIERS]), i / BARRIERS & 1);
+            pz_barrier_wait(at(&c.h->x_full[i % BARRIERS]), i / BARRIERS & 1);
+            pz_wgmma_fence();
+            multiply<Width>(acc, c.w + w_slot * p.w_bytes, c.x + x_slot * p.x_bytes + row * BLOCK * 2, add || b);
+            w_slot = wrap(w_slot + 1, p.w_stages);
+            x_slot = wrap(x_slot + 1, p.x_stages);
+        }
+        add = true;
     }
     pz_wgmma_commit();
 }
 
-/* Chunks j, j + shares, ... (Count of them), Width rows of x at a time, Flight such units at once: their products are
+/* Unit j has been read. */
+[[maybe_unused]] __device__ __forceinline__ void release(const wide_params &p, const work &w, const consumer &c,
+                                                         int j) {
+    if (threadIdx.x & 31) return;
+    for (int i = p.unit * j; i < min(p.unit * (j + 1), w.n); i++)
+        pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
+}
+
+/* Units j, j + shares, ... (Count of them), Width rows of x at a time, Flight such slices at once: their products are
  * asked for before the first sum is rounded. f32 sums stay in acc[0], fixed ones go to `sum`. */
 template <int N, int Width, int Count, int Flight, int Accs, typename Sum>
-__device__ __forceinline__ void consume_chunks(const wide_params &p, consumer &c, unsigned j, bool add,
-                                               float (&acc)[Accs][Width / 2], Sum (&sum)[N / 2]) {
+__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j, bool add,
+                                              float (&acc)[Accs][Width / 2], Sum (&sum)[N / 2]) {
     constexpr bool fixed = !((Sum)0.5f);
-    constexpr int SLICES = N / Width, UNITS = Count * SLICES;
-    static_assert(UNITS % Flight == 0 && (!fixed || Flight <= Accs), "");
+    constexpr int SLICES = N / Width, ALL = Count * SLICES;
+    static_assert(ALL % Flight == 0 && (!fixed || Flight <= Accs), "");
 #pragma unroll
-    for (int first = 0; first < UNITS; first += Flight) {
+    for (int first = 0; first < ALL; first += Flight) {
 #pragma unroll
         for (int u = first; u < first + Flight; u++) {
             const int slice = u % SLICES;
-            ask<Width>(p, c, j + u / SLICES * p.shares, slice * Width, !fixed && (add || u),
+            ask<Width>(p, w, c, j + u / SLICES * p.shares, slice * Width, !fixed && (add || u),
                        acc[fixed ? u - first : 0]);
             if (slice < SLICES - 1) continue;
             c.w_slot = wrap(c.w_slot + p.w_step, p.w_stages);
@@ -182,21 +198,20 @@ __device__ __forceinline__ void consume_chunks(const wide_params &p, consumer &c
         for (int u = first; u < first + Flight; u++) {
             const int slice = u % SLICES;
             wait_products(first + Flight - 1 - u);
-            if (slice == SLICES - 1 && (threadIdx.x & 31) == 0)
-                pz_barrier_arrive(at(&c.h->done[(j + u / SLICES * p.shares) % (BARRIERS / BLOCKS)]));
+            if (slice == SLICES - 1) release(p, w, c, j + u / SLICES * p.shares);
             if constexpr (fixed)
-                round_chunk<Width>(sum + slice * Width / 2, acc[u - first], c.h->x_inv + slice * Width, c.w_inv);
+                round_unit<Width>(sum + slice * Width / 2, acc[u - first], c.h->x_inv + slice * Width, c.w_inv);
         }
     }
 }
 
-/* How a warpgroup works: rows of x at once, and chunks asked for before the first is rounded, by what fits into the
- * registers. */
+/* How a warpgroup works: rows of x at once, units begun at once, and slices of them asked for before the first is
+ * rounded, by what fits into the registers. */
 template <int N, int Groups, typename Sum> struct plan {
     static constexpr bool fixed = !((Sum)0.5f);
     static constexpr int width = fixed && N > 64 ? 64 : N;
-    static constexpr int chunks = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < MAX_GROUPS ? 2 : 1;
-    static constexpr int flight = N > 64 && fixed &&Groups < MAX_GROUPS ? 2 : chunks;
+    static constexpr int units = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < MAX_GROUPS ? 2 : 1;
+    static constexpr int flight = N > 64 && fixed &&Groups < MAX_GROUPS ? 2 : units;
     static constexpr int accs = fixed ? flight : 1;
 };
 
@@ -265,8 +280,8 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
     c.h = h;
     c.w = ring + column * ROWS * BLOCK * 2;
     c.x = ring + p.w_stages * p.w_bytes;
-    for (c.w_slot = BLOCKS * share; c.w_slot >= p.w_stages;) c.w_slot -= p.w_stages;
-    for (c.x_slot = BLOCKS * share; c.x_slot >= p.x_stages;) c.x_slot -= p.x_stages;
+    for (c.w_slot = BLOCKS * p.unit * share; c.w_slot >= p.w_stages;) c.w_slot -= p.w_stages;
+    for (c.x_slot = BLOCKS * p.unit * share; c.x_slot >= p.x_stages;) c.x_slot -= p.x_stages;
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
         if constexpr (how::fixed)
@@ -288,13 +303,15 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
     pz_output_begin(p.out, w.tile, g, &h->flag);
     g.sync();
     int j = share;
-    /* else a slot would be waited for that this group has to empty */
-    const bool fits = BLOCKS * how::chunks * p.shares <= min(p.w_stages, p.x_stages);
-    const int last = (how::chunks - 1) * p.shares;
-    for (; fits && j + last < w.n; j += how::chunks * p.shares)
-        consume_chunks<N, how::width, how::chunks, how::flight>(p, c, j, j != share, acc, sum);
-    if constexpr (how::chunks > 1)
-        for (; j < w.n; j += p.shares) consume_chunks<N, how::width, 1, 1>(p, c, j, j != share, acc, sum);
+    if constexpr (how::units > 1) {
+        const int last = (how::units - 1) * p.shares;
+        /* else the group that has the first of the units could wait for a slot that it has to empty itself */
+        const bool fits = BLOCKS * p.unit * (last + 1) <= min(p.w_stages, p.x_stages);
+        for (; fits && j + last < w.units; j += how::units * p.shares)
+            consume_units<N, how::width, how::units, how::flight>(p, w, c, j, j != share, acc, sum);
+    }
+    for (; j < w.units; j += p.shares)
+        consume_units<N, how::width, 1, how::flight / how::units>(p, w, c, j, j != share, acc, sum);
     if constexpr (how::fixed)
         put<N, Sum>(p, w, g, sum, sums, column, share);
     else
@@ -371,16 +388,14 @@ pz_status make_map(CUtensorMap *map, const void *data, int64_t ld, int rows, int
     return PZ_OK;
 }
 
-/* Slots of the two rings: as many as the part of K has blocks if they fit, else equally many, and what is left to the
- * weights, which can be loaded before the wait. */
+/* Slots of the two rings, `most` at the most: as many as the part of K has blocks if they fit, else equally many, and
+ * what is left to the weights, which can be loaded before the wait. */
 void size_rings(wide_params *p, int blocks, int most, int room) {
     int both = room / (p->w_bytes + p->x_bytes);
-    if (both > blocks) both = blocks;
-    if (both > MAX_STAGES) both = MAX_STAGES;
-    if (most && both > most) both = most;
+    if (most > blocks) most = blocks;
+    if (both > most) both = most;
     p->x_stages = p->w_stages = both;
-    while (both > 0 && p->w_stages < blocks && p->w_stages < MAX_STAGES && !(most && p->w_stages >= most) &&
-           (p->w_stages + 1) * p->w_bytes + p->x_stages * p->x_bytes <= room)
+    while (both > 0 && p->w_stages < most && (p->w_stages + 1) * p->w_bytes + p->x_stages * p->x_bytes <= room)
         p->w_stages++;
 }
 
@@ -396,21 +411,28 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
             "wide gemm: tile_n %d, warps %d, split %d: tile_n a multiple of %d, tile_n / %d * warps at most %d",
             c->tile_n, c->warps, c->split, (int)ROWS, (int)ROWS, (int)MAX_GROUPS);
     if (a->k % BLOCK) return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: k %d is not a multiple of 64", a->k);
-    int chunks = (a->k + CHUNK - 1) / CHUNK;
-    if (c->split > chunks)
-        return pz_fail(err, PZ_E_INVAL, "wide gemm: split %d of K = %d: at most %d chunks of %d", c->split, a->k,
-                       chunks, (int)CHUNK);
-    p->columns = columns, p->shares = c->warps, p->part = chunks / c->split, p->longer = chunks % c->split,
-    p->depth = c->depth;
+    const int chunks = (a->k + CHUNK - 1) / CHUNK, unit = pz_gemm_unit(a->n, a->k), units = (chunks + unit - 1) / unit;
+    if (c->split > units)
+        return pz_fail(err, PZ_E_INVAL, "wide gemm: split %d of K = %d: at most %d units of %d", c->split, a->k, units,
+                       unit * CHUNK);
+    p->columns = columns, p->shares = c->warps, p->depth = c->depth;
+    p->chunks = chunks, p->unit = unit, p->part = units / c->split, p->longer = units % c->split;
     p->w_bytes = c->tile_n * BLOCK * 2, p->x_bytes = l->tile_m * BLOCK * 2;
-    int part = (chunks + c->split - 1) / c->split, room = SMEM - (int)sizeof(shared_head);
-    size_rings(p, BLOCKS * part, BLOCKS * c->stages, room);
+    int part = unit * ((units + c->split - 1) / c->split), room = SMEM - (int)sizeof(shared_head);
+    if (part > chunks) part = chunks;
+    const int hold = BLOCKS * (unit < part ? unit : part); /* slots: a unit's blocks are held together */
+    /* who waits for block b has waited for the last one of its unit before */
+    int most = BARRIERS - BLOCKS * unit * (p->shares - 1) - 1, asked = BLOCKS * c->stages;
+    if (most > MAX_STAGES) most = MAX_STAGES;
+    if (asked && asked < hold) asked = hold;
+    if (asked && most > asked) most = asked;
+    size_rings(p, BLOCKS * part, most, room);
     size_t sums = c->warps > 1 ? (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4 : 0;
     size_t ring = (size_t)p->w_stages * p->w_bytes + (size_t)p->x_stages * p->x_bytes;
-    if (p->x_stages < BLOCKS || sums > (size_t)room)
+    if (p->x_stages < hold || sums > (size_t)room)
         return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: tile_n %d with %d rows of x does not fit into shared memory",
                        c->tile_n, l->tile_m);
-    p->w_step = BLOCKS * p->shares % p->w_stages, p->x_step = BLOCKS * p->shares % p->x_stages;
+    p->w_step = BLOCKS * unit * p->shares % p->w_stages, p->x_step = BLOCKS * unit * p->shares % p->x_stages;
     p->out = l->out;
     *smem = (ring > sums ? ring : sums) + sizeof(shared_head);
     return PZ_OK;
