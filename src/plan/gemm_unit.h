@@ -12,7 +12,7 @@ enum { PZ_GEMM_CHUNK = 128 };
  * whatever the instruction, so the bits of a row depend on no geometry, family or number of rows. Rounding costs as
  * much as multiplying when there are many rows, so large shapes have longer units. */
 static inline int pz_gemm_unit(int64_t n, int64_t k) {
-    return n * k >= 1 << 22 ? 2 : 1;
+    return n * k >= 1 << 23 ? 2 : 1;
 }
 
 /* Units of K: the most parts that it can be split into. */

@@ -92,7 +92,8 @@ struct step {
 struct sequence {
     int first, n, warps, unit; /* chunk 0; how many; as in the parameters */
     __device__ __forceinline__ int operator[](int i) const {
-        return unit == 1 ? first + i * warps : first + (i >> 1) * 2 * warps + (i & 1);
+        const int inside = i & (unit - 1);
+        return first + (i - inside) * warps + inside;
     }
 };
 
