@@ -5,7 +5,9 @@
  * x and res as f32, round the sum to r's dtype, and normalise the rounded r. So a match needs
  *   - the sum in the residual's dtype: fusing never changes the residual stream;
  *   - the norm's result in the same dtype: the fused ops have one dtype for both results;
- *   - an all_reduce that does not round (its result is f32, or has its operand's dtype) and that only the add reads. */
+ *   - an all_reduce whose result is f32, or has its operand's dtype, and that only the add reads.
+ * One case is more exact fused: an all_reduce from bf16 to bf16 rounds the sum over the ranks, the fused op adds it to
+ * the residual in f32. With prezero on and off the same graph is fused, so their bits agree. */
 #include "pass/pass.h"
 
 typedef struct match {
