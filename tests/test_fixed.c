@@ -5,6 +5,7 @@
 
 #include <float.h>
 
+#include "backend/cuda/gemm/round.h"
 #include "base/fixed.h"
 #include "base/rng.h"
 
@@ -105,6 +106,45 @@ static void test_round(void **state) {
     assert_int_equal(pz_fixed_round(NAN), 0);
     assert_int_equal(pz_fixed_round(-0.0f), 0);
     assert_int_equal(pz_fixed_round(FLT_TRUE_MIN), 0);
+}
+
+/* The GPU's rounding by additions, of `scaled` split into v and a power of two, against exact arithmetic. */
+static void check_round_scaled(float scaled, int exponent) {
+    float v = ldexpf(scaled, -exponent), inv = ldexpf(1, exponent);
+    double exact = (double)v * (double)inv; /* not `scaled` where v is subnormal or 0 */
+    int32_t got = pz_round_scaled(v, inv), want = (int32_t)rint(exact);
+    if (got != want) fail_msg("%a * %a is rounded to %d, not %d", (double)v, (double)inv, got, want);
+}
+
+static void test_round_scaled(void **state) {
+    (void)state;
+    static const float special[] = {0,   FLT_TRUE_MIN, FLT_MIN, 0x1p-11f, 0.5f,    511.5f,
+                                    512, 512.5f,       1023.5f, 1024.5f,  0x1p30f, PZ_FIXED_LIMIT};
+    for (size_t i = 0; i < sizeof special / sizeof special[0]; i++)
+        for (int exponent = 15 - 112; exponent <= 15 + 100; exponent++)
+            for (int side = -1; side <= 1; side++) {
+                float v = side < 0   ? nextafterf(special[i], -1)
+                          : side > 0 ? nextafterf(special[i], INFINITY)
+                                     : special[i];
+                check_round_scaled(v, exponent);
+                check_round_scaled(-v, exponent);
+            }
+    check_round_scaled(-0x1p31f, 0);
+    check_round_scaled(nextafterf(0x1p31f, 0), 0);
+    check_round_scaled(-0.0f, 0);
+    for (int n = 0; n < 1 << 23; n += n < 1 << 16 ? 1 : 61) { /* ties and their neighbours */
+        float tie = (float)n + 0.5f;
+        for (int sign = -1; sign <= 1; sign += 2) {
+            check_round_scaled((float)sign * tie, 15);
+            check_round_scaled((float)sign * nextafterf(tie, 0), -15);
+            check_round_scaled((float)sign * nextafterf(tie, INFINITY), 0);
+        }
+    }
+    for (int e = -4; e < 31; e++) /* every binade, mantissas evenly; 83 and 2^23 have no factor in common */
+        for (uint32_t m = 0; m < 1 << 23; m += 83) {
+            float v = ldexpf(1.0f + (float)m * 0x1p-23f, e);
+            check_round_scaled(m & 1 ? v : -v, (int)(m % 200) - 97);
+        }
 }
 
 static void test_value(void **state) {
@@ -271,6 +311,7 @@ int main(void) {
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_scaling_is_exact),
         cmocka_unit_test(test_round),
+        cmocka_unit_test(test_round_scaled),
         cmocka_unit_test(test_value),
         cmocka_unit_test(test_dot),
         cmocka_unit_test(test_dot_at_the_bound),

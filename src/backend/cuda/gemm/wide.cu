@@ -9,6 +9,7 @@
  * before and after. */
 #include "backend/cuda/gemm/bulk.cuh"
 #include "backend/cuda/gemm/output.cuh"
+#include "backend/cuda/gemm/round.h"
 #include "backend/cuda/gemm/wgmma.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -124,6 +125,7 @@ template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], u
     for (int k = 0; k < BLOCK; k += 16) pz_wgmma<N>(acc, pz_wgmma_tile(w, k), pz_wgmma_tile(x, k), add || k);
 }
 
+/* Every third value is rounded by additions: the conversions of the others take as long as all instructions. */
 template <int N>
 __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], const float *x_inv,
                                            const float (&w_inv)[2]) {
@@ -132,8 +134,10 @@ __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], 
     for (int j = 0; j < N / 8; j++) {
         const float2 inv = *(const float2 *)(x_inv + 8 * j + c);
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            sum[4 * j + e] += __float2int_rn(acc[4 * j + e] * (e & 1 ? inv.y : inv.x) * w_inv[e >> 1]);
+        for (int e = 0; e < 4; e++) {
+            const float v = acc[4 * j + e] * (e & 1 ? inv.y : inv.x), other = w_inv[e >> 1];
+            sum[4 * j + e] += (4 * j + e) % 3 == 2 ? pz_round_scaled(v, other) : __float2int_rn(v * other);
+        }
     }
 }
 
