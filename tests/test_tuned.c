@@ -219,6 +219,21 @@ static void test_bad_files(void **state) {
         {ROWS("{" KEY ON ", \"off\": {\"strategy\": \"self\", \"family\": \"wide\", \"tile_n\": 48, \"split\": 4, "
               "\"warps\": 0, \"stages\": 1, \"depth\": 0, " TIMES "}"),
          "off", "multiple of 64"},
+        {ROWS("{" KEY ON ", \"off\": {\"strategy\": \"self\", \"family\": \"wide\", \"tile_n\": 128, \"split\": 4, "
+              "\"warps\": 2, \"stages\": 0, \"depth\": 0, " TIMES "}"),
+         "off", "at most 3 warpgroups"},
+        {ROWS("{" KEY ON ", \"off\": {\"strategy\": \"self\", \"family\": \"group\", \"tile_n\": 48, \"split\": 4, "
+              "\"warps\": 1, \"stages\": 0, \"depth\": 0, " TIMES "}"),
+         "off", "multiple of 64"},
+        {ROWS("{" KEY ON ", \"off\": {\"strategy\": \"self\", \"family\": \"group\", \"tile_n\": 128, \"split\": 4, "
+              "\"warps\": 3, \"stages\": 0, \"depth\": 0, " TIMES "}"),
+         "off", "at most 16 warps"},
+        {ROWS("{" KEY ON ", \"off\": {\"strategy\": \"self\", \"family\": \"group\", \"tile_n\": 0, \"split\": 4, "
+              "\"warps\": 1, \"stages\": 0, \"depth\": 0, " TIMES "}"),
+         "off", "\"tile_n\" 0"},
+        {ROWS("{" KEY ON ", \"off\": {\"strategy\": \"self\", \"family\": \"skinny\", \"tile_n\": 64, \"split\": 4, "
+              "\"warps\": 2, \"stages\": -1, \"depth\": 0, " TIMES "}"),
+         "off", "\"stages\""},
         {ROWS("{" KEY ON ", \"off\": {\"strategy\": \"self\", \"family\": \"cublaslt\", \"tile_n\": 0, \"split\": 4, "
               "\"warps\": 0, \"stages\": 1, \"depth\": 0, " TIMES "}"),
          "off", "cublaslt"},
@@ -330,6 +345,29 @@ static void test_built_in(void **state) {
     assert_ok(pz_device_find("cpu", 2, &cpu, &err), &err);
     assert_ok(pz_tuned_open(&cpu, &t, &err), &err);
     assert_null(t);
+}
+
+/* Every family of our own may serve every accumulator. */
+static void test_families(void **state) {
+    (void)state;
+    static const pz_gemm_config good[] = {{240, 12, PZ_GEMM_SKINNY, 1, 0, 1}, {16, 2, PZ_GEMM_SKINNY, 16, 3, 0},
+                                          {64, 18, PZ_GEMM_GROUP, 4, 0, 0},   {256, 2, PZ_GEMM_GROUP, 1, 2, 1},
+                                          {64, 4, PZ_GEMM_WIDE, 3, 6, 4},     {192, 12, PZ_GEMM_WIDE, 1, 0, 1}};
+    for (int accum = PZ_ACCUM_FIXED; accum <= PZ_ACCUM_BF16; accum++)
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+            pz_tuned *t = new_table(), *back;
+            pz_tuned_row r = row(2112, 7168, (pz_accum)accum, 8);
+            r.on.config = r.off.config = good[i];
+            put(t, r);
+            char *text = text_of(t);
+            back = parse(text);
+            const pz_tuned_row *got = pz_tuned_exact(back, &r.shape);
+            assert_non_null(got);
+            assert_int_equal(memcmp(&got->on.config, &good[i], sizeof good[i]), 0);
+            pz_free(text);
+            pz_tuned_free(back);
+            pz_tuned_free(t);
+        }
 }
 
 static void test_bad_rows(void **state) {
@@ -551,10 +589,11 @@ static void test_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),      cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_stale),     cmocka_unit_test(test_save),         cmocka_unit_test(test_built_in),
-        cmocka_unit_test(test_bad_rows),  cmocka_unit_test(test_plan_choices), cmocka_unit_test(test_plan_override),
-        cmocka_unit_test(test_plan_gate), cmocka_unit_test(test_cpu),          cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_find),          cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_stale),         cmocka_unit_test(test_save),       cmocka_unit_test(test_built_in),
+        cmocka_unit_test(test_bad_rows),      cmocka_unit_test(test_families),   cmocka_unit_test(test_plan_choices),
+        cmocka_unit_test(test_plan_override), cmocka_unit_test(test_plan_gate),  cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/knobs.h"
 #include "engine/tune.h"
 #include "pass/pass.h"
 #include "prezero/kernels.h"
@@ -124,7 +123,6 @@ static pz_status tune(const pz_tune_options *o, pz_tune_plan *plan, pz_tune_resu
     pz_tune_tally tally;
     PZ_TRY(pz_measure_get_device(o->device, &info, err));
     pz_device_gpu(info.product, info.units, &dev);
-    PZ_TRY(pz_knob_bool(PZ_KNOB_BATCH_INVARIANT, &dev.batch_invariant, err));
     char path[PZ_DEVICE_NAME + 16];
     snprintf(path, sizeof path, "tuned/%s.json", dev.name);
     r->path = pz_strdup(o->path ? o->path : path);

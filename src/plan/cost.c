@@ -3,148 +3,252 @@
 
 #include <math.h>
 
-/* What the kernels are made of; src/backend/cuda/gemm has the same numbers. */
+#include "plan/gemm_unit.h"
+
+/* What the kernels are made of; src/backend/cuda/gemm has the same numbers. Few: families skinny and group. */
 enum {
-    CHUNK = 128,         /* K is split in units of this many */
-    MAX_WARPS = 16,      /* of a block of the skinny family */
-    MAX_SPLIT = 64,      /* more adds into one element never paid */
-    SKINNY_ROWS = 32,    /* more rows than this are several tiles, each of which reads the weights again */
-    SKINNY_MOST = 64,    /* rows beyond which the family is not looked at */
-    WIDE_ROWS = 128,     /* of one tile */
-    BLOCK_SMEM = 230400, /* bytes of shared memory that a block of the kernels has */
-    WIDE_MOST = 2        /* warpgroups of a block with all rows that a tile can have */
+    MAX_WARPS = 16,     /* of a block of few */
+    MAX_SLOTS = 9,      /* chunks of a warp of few in shared memory */
+    MAX_GROUPS = 3,     /* warpgroups of a block of wide */
+    MAX_SPLIT = 64,     /* more adds into one element never paid */
+    FEW_ROWS = 32,      /* of one tile of few; more rows are several tiles, each of which reads the weights again */
+    WIDE_ROWS = 128,    /* of one tile of wide */
+    FEW_SMEM = 231424,  /* bytes of shared memory that a block of few can have */
+    WIDE_SMEM = 231040, /* that one of wide can have, */
+    WIDE_HEAD = 1280,   /* and what of it is no ring */
+    HALF_SMEM = 113920, /* that a block may take where two are to be on an SM */
+    SM_SMEM = 229888,   /* of an SM, without what the norm takes; a block takes BLOCK_SMEM more than it asks for */
+    BLOCK_SMEM = 1024,
+    SM_REGISTERS = 65536
 };
 
-/* Times in us, rates a us; fitted to prototypes on an H200 by hand, so they rank but do not predict. */
-static const double launch_us = 1.2, wide_us = 0.8, reduce_us = 0.6, ticket_us = 1.2, memset_us = 1.6;
+/* Times in us, rates a us; fitted to measurements on an H200 by hand, so they rank but do not predict. */
+static const double launch_us = 1.2, reduce_us = 0.6, ticket_us = 1.2, memset_us = 1.6;
+static const double wave_us = 1.5;      /* blocks that start when others have ended have nothing prefetched */
 static const double l2_bytes = 1e5;     /* that one SM reads from L2 */
 static const double l2_all_bytes = 5e6; /* that all of them move through L2 */
 static const double adds = 2e6;         /* 32-bit adds into L2 */
+static const double add_us = 0.01;      /* one add after another into one element */
 static const double mmas = 1.0e3;       /* m16n8k16 of one SM */
-static const double wide_mmas = 4.0e3;  /* the same work by wgmma */
+static const double wgmmas = 4.0e3;     /* the same work by wgmma, which takes no less time for fewer than 32 rows */
 static const double sm_share = 1.6; /* of its equal part of the bandwidth, what one SM can take if others take less */
 static const double in_flight = 32768; /* bytes an SM must have asked for to read at full rate */
-/* one chunk of one warp, and each 8 rows of it: what has been prefetched is multiplied after the wait for x */
-static const double chunk_us = 0.04, chunk_rows_us = 0.02;
+/* one chunk of one warp, and each 8 rows of it */
+static const double chunk_us = 0.06, chunk_rows_us = 0.02, group_us = 0.07, group_rows_us = 0.005, wide_chunk_us = 0.06;
+static const double late_chunks = 3;     /* of a warp, are multiplied after all has been read; the others meanwhile, */
+static const double early_us = 0.04;     /* but hold up what is read after them */
+static const double late_products = 0.5; /* of the tensor cores of few likewise */
+static const double sums_us = 0.06, warp_us = 0.02,
+                    share_us = 0.2; /* sums of warps, of warpgroups meet in shared memory */
 
 static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Rows of x of one tile. The skinny family keeps them in shared memory beside one slot of w a thread and the sums. */
-static int tile_rows(const pz_gemm_shape *s, const pz_gemm_config *c) {
-    if (c->family == PZ_GEMM_WIDE) {
-        int rows = 8;
-        while (rows < s->m && rows < WIDE_ROWS) rows *= 2;
-        return rows;
-    }
-    int rows = s->m <= 8 ? 8 : s->m <= 16 ? 16 : SKINNY_ROWS;
-    int64_t part = pz_ceil_div(pz_ceil_div(s->k, CHUNK), c->split),
-            slot = (int64_t)c->tile_n / 16 * c->warps * 32 * CHUNK;
-    for (; rows > 1; rows /= 2) {
-        int64_t x = min64(s->m, rows) * (part * CHUNK * 2 + 64);
-        int64_t sums = (int64_t)c->warps * (rows < 8 ? 8 : rows) * (c->tile_n + 4) * 4;
-        if (x + sums + slot <= BLOCK_SMEM) break;
-    }
-    return rows;
+static bool is_few(const pz_gemm_config *c) {
+    return c->family == PZ_GEMM_SKINNY || c->family == PZ_GEMM_GROUP;
+}
+
+/* ---- what a block has ---- */
+typedef struct layout {
+    int rows;           /* of x in a tile */
+    int64_t part, held; /* chunks of the longest part of K; of those, the ones that one warp (wide: warpgroup) has */
+    int64_t stages;     /* chunks in shared memory: of a warp, of the ring of w */
+    int64_t smem;
+    int per_sm; /* blocks that an SM can have at once */
+} layout;
+
+static int blocks_per_sm(int64_t smem, int threads, int registers) {
+    int64_t n = min64(SM_SMEM / (smem + BLOCK_SMEM), SM_REGISTERS / ((int64_t)threads * registers));
+    return n < 1 ? 1 : (int)n;
+}
+
+/* The arithmetic of skinny_geometry for tiles of `rows` rows. */
+static bool few_layout(const pz_gemm_shape *s, const pz_gemm_config *c, int rows, layout *l) {
+    int64_t warps = (int64_t)c->tile_n / 16 * c->warps, have = min64(s->m, rows), sum_rows = rows < 8 ? 8 : rows;
+    int64_t x = pz_align_up((size_t)(l->part * (PZ_GEMM_CHUNK / 8) * 16 * (have | 1) + 16 * sum_rows), 128);
+    int64_t sums = c->warps == 1 && have > 4 ? 0 : c->warps * sum_rows * (c->tile_n + 4) * 4;
+    int64_t slot = warps * 32 * PZ_GEMM_CHUNK, room = FEW_SMEM - x - sums, slots = min64(MAX_SLOTS, l->held - 1);
+    if (c->stages) slots = min64(slots, c->stages);
+    if (room < 0) return false;
+    slots = min64(slots, room / slot);
+    if (slots < 1 && l->held > 1) return false;
+    l->rows = rows;
+    l->stages = slots;
+    l->smem = x + sums + slots * slot;
+    l->per_sm = blocks_per_sm(l->smem, (int)(32 * warps), 96);
+    return true;
+}
+
+static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout *l) {
+    int groups = c->tile_n / 64 * c->warps, rows = 8;
+    while (rows < s->m && rows < WIDE_ROWS) rows *= 2;
+    /* slots of 64 k each; a unit's are held together */
+    int64_t w = c->tile_n * 128, x = rows * 128, room = WIDE_SMEM - WIDE_HEAD, hold = 2 * pz_gemm_unit(s->n, s->k);
+    int64_t most = min64(24, 31 - hold * (c->warps - 1)), slots = 2 * l->part;
+    if (c->stages && most > 2 * c->stages) most = 2 * c->stages < hold ? hold : 2 * c->stages;
+    if (slots > most) slots = most;
+    int64_t both = min64(slots, room / (w + x)), sums = c->warps > 1 ? c->warps * rows * (c->tile_n + 4) * 4 : 0;
+    if (both < min64(hold, 2 * l->part) || sums > room) return false;
+    slots = min64(slots, (room - both * x) / w);
+    int64_t rings = slots * w + both * x;
+    l->rows = rows;
+    l->stages = slots / 2;
+    l->smem = (rings > sums ? rings : sums) + WIDE_HEAD;
+    l->per_sm = blocks_per_sm(l->smem, 128 * groups + 32, rows > 32 && groups < MAX_GROUPS ? 168 : 112);
+    return true;
+}
+
+/* False: the kernels would refuse it. */
+static bool lay_out(const pz_gemm_shape *s, const pz_gemm_config *c, layout *l) {
+    int64_t unit = pz_gemm_unit(s->n, s->k), units = pz_gemm_units(s->n, s->k);
+    int step = c->family == PZ_GEMM_SKINNY ? 16 : 64;
+    if (c->tile_n < step || c->tile_n % step || c->warps < 1 || c->split < 1 || c->split > units) return false;
+    int64_t longest = pz_ceil_div(units, c->split);
+    l->part = longest * unit;
+    l->held = pz_ceil_div(longest, c->warps) * unit;
+    if (c->family == PZ_GEMM_WIDE)
+        return s->k % 64 == 0 && c->tile_n / 64 * c->warps <= MAX_GROUPS && wide_layout(s, c, l);
+    if (!is_few(c) || c->tile_n / 16 * c->warps > MAX_WARPS) return false;
+    int rows = s->m <= 8 ? 8 : s->m <= 16 ? 16 : FEW_ROWS;
+    while (!few_layout(s, c, rows, l))
+        if ((rows /= 2) < 1) return false;
+    return true;
+}
+
+static int64_t count_blocks(const pz_gemm_shape *s, const pz_gemm_config *c, int rows) {
+    return pz_ceil_div(s->n, c->tile_n) * c->split * pz_ceil_div(s->m, rows);
 }
 
 int64_t pz_gemm_blocks(const pz_gemm_shape *s, const pz_gemm_config *c) {
-    return pz_ceil_div(s->n, c->tile_n) * c->split * pz_ceil_div(s->m, tile_rows(s, c));
+    layout l;
+    return lay_out(s, c, &l) ? count_blocks(s, c, l.rows) : 0;
 }
 
-/* Bytes in flight that one block of the skinny family can have; 0: it does not fit. */
-static double skinny_in_flight(const pz_gemm_shape *s, const pz_gemm_config *c, int64_t part) {
-    int warps = c->tile_n / 16 * c->warps, rows = tile_rows(s, c);
-    int64_t x = min64(s->m, rows) * (part * CHUNK * 2 + 64),
-            sums = (int64_t)c->warps * (rows < 8 ? 8 : rows) * (c->tile_n + 4) * 4;
-    int64_t slot = (int64_t)warps * 32 * CHUNK, held = pz_ceil_div(part, c->warps);
-    int64_t room = (BLOCK_SMEM - x - sums) / slot, slots = held - c->stages;
-    if (room < 1) return 0;
-    return (double)(c->stages + min64(slots > 0 ? slots : 0, room)) * warps * 16 * CHUNK * 2;
-}
-
+/* ---- its time ---- */
 static double strategy_us(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c, pz_strategy strategy) {
     double outputs = (double)s->m * (double)s->n, parts = outputs * c->split;
+    double added = parts / adds + add_us * c->split;
     switch (strategy) {
     case PZ_ZERO_NONE: return outputs * 4 / l2_all_bytes;
-    case PZ_ZERO_PREZERO: return parts / adds;
-    case PZ_ZERO_SELF: return parts / adds + pz_gate_replaced(dev, (int64_t)outputs * 4, 1);
-    case PZ_ZERO_MEMSET: return parts / adds + memset_us;
+    case PZ_ZERO_PREZERO: return added;
+    case PZ_ZERO_SELF: return added + pz_gate_replaced(dev, (int64_t)outputs * 4, 1);
+    case PZ_ZERO_MEMSET: return added + memset_us;
     case PZ_ZERO_REDUCE: return 2 * parts * 4 / l2_all_bytes + reduce_us;
     case PZ_ZERO_TICKET: return 2 * parts * 4 / l2_all_bytes + ticket_us;
     }
     return INFINITY;
 }
 
+static double late(const layout *l) {
+    return (double)l->held < late_chunks ? (double)l->held : late_chunks;
+}
+
+/* What is left to do when all weights have been read. */
+static double after_reading(const pz_gemm_config *c, const layout *l, double row_groups) {
+    if (c->family == PZ_GEMM_WIDE) return wide_chunk_us * late(l) + share_us * (c->warps - 1);
+    double chunk =
+        c->family == PZ_GEMM_GROUP ? group_us + group_rows_us * row_groups : chunk_us + chunk_rows_us * row_groups;
+    return late(l) * chunk + ((double)l->held - late(l)) * early_us + (c->warps > 1 ? sums_us + warp_us * c->warps : 0);
+}
+
 double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c, pz_strategy strategy) {
-    bool wide = c->family == PZ_GEMM_WIDE;
-    int64_t chunks = pz_ceil_div(s->k, CHUNK);
-    if ((!wide && c->family != PZ_GEMM_SKINNY) || c->tile_n < 16 || c->split < 1 || c->split > chunks) return INFINITY;
-    if (strategy == PZ_ZERO_NONE && c->split > 1) return INFINITY;
-    if (!wide && (c->warps < 1 || c->tile_n / 16 * c->warps > MAX_WARPS || c->tile_n % 16)) return INFINITY;
-    int64_t part = pz_ceil_div(chunks, c->split), k = min64(part * CHUNK, s->k);
-    int64_t rows = min64(s->m, tile_rows(s, c));
-    double busiest = (double)pz_ceil_div(pz_gemm_blocks(s, c), dev->units); /* blocks of one SM */
+    layout l;
+    if (!lay_out(s, c, &l) || (strategy == PZ_ZERO_NONE && c->split > 1)) return INFINITY;
+    int64_t k = min64(l.part * PZ_GEMM_CHUNK, s->k), rows = min64(s->m, l.rows), blocks = count_blocks(s, c, l.rows);
+    double busiest = (double)pz_ceil_div(blocks, dev->units); /* blocks of one SM */
     double weights = (double)min64(c->tile_n, s->n) * (double)k * 2, x = (double)rows * (double)k * 2;
+    double resident = busiest < l.per_sm ? busiest : l.per_sm, waves = ceil(busiest / l.per_sm);
+    double chunk = (double)c->tile_n * PZ_GEMM_CHUNK * 2;
+    double flying = resident * chunk * (is_few(c) ? (double)(c->warps * (l.stages + 1)) : (double)l.stages);
     double rate = sm_share * dev->bandwidth / dev->units;
-    double all = (double)pz_gemm_blocks(s, c) * weights / dev->bandwidth;
+    if (flying < in_flight) rate *= flying / in_flight;
     /* chunks that the slowest of the warps sharing them has, to those of the mean */
-    double uneven = 1;
-    if (!wide) {
-        double flying = skinny_in_flight(s, c, part);
-        if (flying <= 0) return INFINITY;
-        if (busiest * flying < in_flight) rate *= busiest * flying / in_flight;
-        uneven = (double)(pz_ceil_div(part, c->warps) * c->warps) / (double)part;
-    }
-    double products = (double)c->tile_n / 16 * (double)pz_ceil_div(rows, 8) * (double)k / 16;
-    double slowest = busiest * weights * uneven / rate;
-    double us = (slowest > all ? slowest : all) + busiest * (x / l2_bytes + products / (wide ? wide_mmas : mmas));
-    /* the family with a ring of tiles takes longer to get going; sums of warps meet in shared memory */
-    double held = wide ? 0 : (double)pz_ceil_div(part, c->warps);
-    us += wide ? wide_us : held * (chunk_us + chunk_rows_us * (double)pz_ceil_div(rows, 8)) + 0.01 * c->warps;
-    return launch_us + us + strategy_us(dev, s, c, strategy);
+    double uneven = is_few(c) ? (double)(l.held * c->warps) / (double)l.part : 1;
+    double all = (double)blocks * weights * (double)s->k / (double)(k * c->split) / dev->bandwidth,
+           slowest = busiest * weights * uneven / rate, read = slowest > all ? slowest : all;
+    double row_groups = (double)pz_ceil_div(rows, 8);
+    bool skinny = c->family == PZ_GEMM_SKINNY;
+    double products = (double)c->tile_n / 16 * (skinny || row_groups > 4 ? row_groups : 4) * (double)k / 16;
+    if (is_few(c)) products *= late_products;
+    double work = busiest * (x / l2_bytes + products / (skinny ? mmas : wgmmas));
+    return launch_us + read + work + after_reading(c, &l, row_groups) + wave_us * (waves - 1) +
+           strategy_us(dev, s, c, strategy);
 }
 
 /* ---- geometries ---- */
 typedef void (*visit_fn)(void *ctx, const pz_gemm_config *c);
 
-/* Not split; all splits that nearly fill the device once; of those with up to three blocks an SM the ones that fill
- * them best, and for each longest part of K the one with the fewest blocks. */
-static void visit_splits(const pz_device *dev, const pz_gemm_shape *s, pz_gemm_config c, visit_fn fn, void *ctx) {
-    int64_t chunks = pz_ceil_div(s->k, CHUNK);
-    c.split = 1;
-    fn(ctx, &c);
-    for (int64_t split = 2; split <= min64(chunks, MAX_SPLIT); split++) {
-        c.split = (int)split;
-        int64_t blocks = pz_gemm_blocks(s, &c), tiles = blocks / split;
-        bool shortest = split == pz_ceil_div(chunks, pz_ceil_div(chunks, split));
-        bool fullest = (blocks + tiles - 1) / dev->units != (blocks - 1) / dev->units;
-        bool once = 4 * blocks >= 3 * (int64_t)dev->units && blocks <= dev->units;
-        if (blocks <= 3 * (int64_t)dev->units && (once || shortest || fullest)) fn(ctx, &c);
+/* Depths that are tried, the first of them first. */
+static const int few_depths[] = {1, 0}, wide_depths[] = {1, 2, 4, 0};
+enum { FEW_DEPTHS = sizeof few_depths / sizeof *few_depths, WIDE_DEPTHS = sizeof wide_depths / sizeof *wide_depths };
+
+/* As deep as there are chunks is as deep as can be. */
+static pz_gemm_config with_depth(const pz_gemm_config *c, const layout *l, int depth) {
+    pz_gemm_config out = *c;
+    out.depth = depth < l->stages ? depth : 0;
+    return out;
+}
+
+/* Chunks that leave room for a second block on the SM; 0: a block leaves it anyway, or registers do not. */
+static int half_stages(const pz_gemm_shape *s, const pz_gemm_config *c) {
+    pz_gemm_config half = *c;
+    layout l;
+    half.stages = 0;
+    if (c->family != PZ_GEMM_WIDE || !lay_out(s, &half, &l) || l.smem <= HALF_SMEM) return 0;
+    half.stages = (HALF_SMEM - WIDE_HEAD) / (256 * (c->tile_n + l.rows));
+    return half.stages && lay_out(s, &half, &l) && l.per_sm > 1 ? half.stages : 0;
+}
+
+static void visit_stages(const pz_device *dev, const pz_gemm_shape *s, pz_gemm_config c, visit_fn fn, void *ctx) {
+    layout l;
+    for (int i = 0; i < 2; i++) {
+        if (i > 0 && (c.stages = half_stages(s, &c)) == 0) return;
+        if (!lay_out(s, &c, &l)) return;
+        if (i > 0 && count_blocks(s, &c, l.rows) <= dev->units) return;
+        pz_gemm_config first = with_depth(&c, &l, is_few(&c) ? few_depths[0] : wide_depths[0]);
+        fn(ctx, &first);
     }
 }
 
-/* The families multiply in another order of k, so a fixed sum's bits depend on the family, though on nothing else. */
-static bool may_be_wide(const pz_device *dev, const pz_gemm_shape *s) {
-    return s->k % 64 == 0 && (s->accum != PZ_ACCUM_FIXED || !dev->batch_invariant);
+/* Not split; all splits that nearly fill the device once; of those with up to three blocks an SM the ones that fill
+ * them best, and for each longest part of K the one with the fewest blocks. */
+static void visit_splits(const pz_device *dev, const pz_gemm_shape *s, pz_gemm_config c, visit_fn fn, void *ctx) {
+    int64_t units = pz_gemm_units(s->n, s->k);
+    c.split = 1;
+    visit_stages(dev, s, c, fn, ctx);
+    for (int64_t split = 2; split <= min64(units, MAX_SPLIT); split++) {
+        c.split = (int)split;
+        int64_t blocks = pz_gemm_blocks(s, &c), tiles = blocks / split;
+        bool shortest = split == pz_ceil_div(units, pz_ceil_div(units, split));
+        bool fullest = (blocks + tiles - 1) / dev->units != (blocks - 1) / dev->units;
+        bool once = 4 * blocks >= 3 * (int64_t)dev->units && blocks <= dev->units;
+        if (blocks > 0 && blocks <= 3 * (int64_t)dev->units && (once || shortest || fullest))
+            visit_stages(dev, s, c, fn, ctx);
+    }
+}
+
+static void visit_few(const pz_device *dev, const pz_gemm_shape *s, int family, visit_fn fn, void *ctx) {
+    static const int warps[] = {1, 2, 3, 4, 6, 7, 8, 12, 14, 16};
+    int step = family == PZ_GEMM_GROUP ? 64 : 16;
+    int64_t widest = pz_ceil_div(s->n, step) * step;
+    for (int tile = step; tile <= 16 * MAX_WARPS && tile <= widest; tile += step)
+        for (size_t w = 0; w < sizeof warps / sizeof *warps; w++) {
+            if (tile / 16 * warps[w] > MAX_WARPS || warps[w] > pz_gemm_units(s->n, s->k)) continue;
+            visit_splits(dev, s, (pz_gemm_config){.tile_n = tile, .family = family, .warps = warps[w]}, fn, ctx);
+        }
 }
 
 static void visit_all(const pz_device *dev, const pz_gemm_shape *s, visit_fn fn, void *ctx) {
-    static const int warps[] = {1, 2, 3, 4, 6, 7, 8, 12, 14, 16};
-    bool wide = may_be_wide(dev, s);
-    int64_t widest = pz_ceil_div(s->n, 16) * 16;
-    for (int tile = 16; (s->m <= SKINNY_MOST || !wide) && tile <= 16 * MAX_WARPS && tile <= widest; tile += 16)
-        for (size_t w = 0; w < sizeof warps / sizeof *warps; w++) {
-            if (tile / 16 * warps[w] > MAX_WARPS || warps[w] > pz_ceil_div(s->k, CHUNK)) continue;
-            pz_gemm_config c = {.tile_n = tile, .family = PZ_GEMM_SKINNY, .warps = warps[w], .stages = 1};
-            visit_splits(dev, s, c, fn, ctx);
-        }
-    for (int tile = 64; wide && tile <= 128; tile += 64)
-        for (int shares = 1; shares * tile <= WIDE_MOST * 64; shares++) {
-            pz_gemm_config c = {.tile_n = tile, .family = PZ_GEMM_WIDE, .warps = shares};
-            visit_splits(dev, s, c, fn, ctx);
-        }
+    bool wide = s->k % 64 == 0;
+    if (s->m <= FEW_ROWS || !wide) {
+        visit_few(dev, s, PZ_GEMM_SKINNY, fn, ctx);
+        visit_few(dev, s, PZ_GEMM_GROUP, fn, ctx);
+    }
+    for (int columns = 1; wide && columns <= MAX_GROUPS && 64 * (columns - 1) < s->n; columns++)
+        for (int shares = 1; shares * columns <= MAX_GROUPS && shares <= pz_gemm_units(s->n, s->k); shares++)
+            visit_splits(dev, s, (pz_gemm_config){.tile_n = 64 * columns, .family = PZ_GEMM_WIDE, .warps = shares}, fn,
+                         ctx);
 }
 
 /* ---- the model's choice ---- */
@@ -167,7 +271,7 @@ static void keep_best(void *ctx, const pz_gemm_config *c) {
 
 static search best_for(const pz_device *dev, const pz_gemm_shape *shape, pz_strategy strategy) {
     search s = {.dev = dev, .shape = shape, .strategy = strategy, .us = INFINITY};
-    s.best = (pz_gemm_config){.tile_n = 64, .split = 1, .family = PZ_GEMM_SKINNY, .warps = 4, .stages = 1};
+    s.best = (pz_gemm_config){.tile_n = 64, .split = 1, .family = PZ_GEMM_SKINNY, .warps = 4};
     visit_all(dev, shape, keep_best, &s);
     return s;
 }
@@ -187,72 +291,142 @@ pz_gemm_choices pz_gemm_model(const pz_device *dev, const pz_gemm_shape *shape) 
 }
 
 /* ---- candidates ---- */
+/* What is fastest is close to other geometries of its kind, and far from what the model thinks of another kind. So each
+ * kind gives its best. */
+enum {
+    FAMILIES = 3,
+    WAVES = 3, /* not split; split, and at most a block an SM; more blocks */
+    KINDS = FAMILIES * WAVES,
+    MAX_KIND = 32
+};
+static const double far = 1.4, likeness = 0.02; /* relative to the best of all, to its own time */
+
+typedef struct kind {
+    pz_gemm_candidate at[MAX_KIND]; /* ascending */
+    int n, next, given, turn;       /* the given ones are the first of `at` */
+} kind;
+
 typedef struct ranking {
     const pz_device *dev;
     const pz_gemm_shape *shape;
-    bool whole, split;     /* which ones */
-    pz_gemm_candidate *at; /* ascending */
-    int n, max;
+    kind kinds[KINDS];
 } ranking;
 
-/* Blocks that fill the device: 0.75 to 1 wave, or so many that the last wave's gap is small. What is not split has as
- * many as it has. */
-static bool fills(const pz_device *dev, const pz_gemm_shape *shape, const pz_gemm_config *c) {
-    double waves = (double)pz_gemm_blocks(shape, c) / dev->units;
-    if (c->split == 1) return true;
-    return (waves >= 0.75 && waves <= 1) || (waves > 1 && waves / ceil(waves) >= 0.85);
+static void insert(pz_gemm_candidate *at, int *n, int max, const pz_gemm_candidate *c) {
+    if (*n == max && c->us >= at[*n - 1].us) return;
+    int i = *n < max ? (*n)++ : *n - 1;
+    for (; i > 0 && at[i - 1].us > c->us; i--) at[i] = at[i - 1];
+    at[i] = *c;
 }
 
+/* A split that leaves a quarter of the device idle is for other shapes. */
 static void rank(void *ctx, const pz_gemm_config *c) {
     ranking *r = ctx;
-    double us = pz_gemm_estimate(r->dev, r->shape, c, c->split > 1 ? PZ_ZERO_PREZERO : PZ_ZERO_NONE);
-    if (!(c->split > 1 ? r->split : r->whole) || !isfinite(us) || !fills(r->dev, r->shape, c)) return;
-    if (r->n == r->max && us >= r->at[r->n - 1].us) return;
-    int at = r->n < r->max ? r->n++ : r->n - 1;
-    for (; at > 0 && r->at[at - 1].us > us; at--) r->at[at] = r->at[at - 1];
-    r->at[at] = (pz_gemm_candidate){*c, us};
+    pz_gemm_candidate it = {*c, pz_gemm_estimate(r->dev, r->shape, c, c->split > 1 ? PZ_ZERO_PREZERO : PZ_ZERO_NONE)};
+    int64_t blocks = pz_gemm_blocks(r->shape, c);
+    if (!isfinite(it.us) || (c->split > 1 && 4 * blocks < 3 * (int64_t)r->dev->units)) return;
+    int family = c->family == PZ_GEMM_SKINNY ? 0 : c->family == PZ_GEMM_GROUP ? 1 : 2;
+    kind *k = &r->kinds[WAVES * family + (c->split == 1 ? 0 : blocks <= r->dev->units ? 1 : 2)];
+    insert(k->at, &k->n, MAX_KIND, &it);
 }
 
-int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max) {
-    if (max < 2) { /* no room for one of each */
-        ranking any = {dev, shape, true, true, out, 0, max};
-        if (max == 1) visit_all(dev, shape, rank, &any);
-        return any.n;
-    }
-    /* Some that are not split always: if one of them is as fast as those that are, it needs no zeroes. */
-    ranking whole = {dev, shape, true, false, out, 0, (max + 5) / 6};
-    visit_all(dev, shape, rank, &whole);
-    ranking split = {dev, shape, false, true, out + whole.n, 0, max - whole.n};
-    if (split.max > 0) visit_all(dev, shape, rank, &split);
-    int n = whole.n + split.n;
-    for (int i = whole.n; i < n; i++) { /* merge */
-        pz_gemm_candidate c = out[i];
-        int at = i;
-        for (; at > 0 && out[at - 1].us > c.us; at--) out[at] = out[at - 1];
-        out[at] = c;
+static int better(const void *a, const void *b) {
+    const kind *x = a, *y = b;
+    if (!x->n || !y->n) return (x->n == 0) - (y->n == 0);
+    return (x->at[0].us > y->at[0].us) - (x->at[0].us < y->at[0].us);
+}
+
+/* How many of those given have the same tile and warps: each makes one more of them less worth a measurement. */
+static int alike(const kind *k, const pz_gemm_config *c) {
+    int n = 0;
+    for (int i = 0; i < k->given; i++) {
+        const pz_gemm_config *o = &k->at[i].config;
+        n += o->tile_n == c->tile_n && o->warps == c->warps && o->stages == c->stages;
     }
     return n;
 }
 
-int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gemm_config out[PZ_MAX_VARIANTS]) {
-    int64_t part = pz_ceil_div(pz_ceil_div(shape->k, CHUNK), c->split);
-    int n = 0;
-    if (c->family == PZ_GEMM_WIDE) {
-        for (int depth = 0; depth <= 6; depth += 3) {
-            if (depth == c->depth) continue;
-            out[n] = *c;
-            out[n++].depth = depth;
-        }
-        return n;
+/* The next of a kind; nothing that is far from the best of all, but the first always: not to split needs no zeroes, and
+ * the model may be wrong. */
+static bool give(kind *k, double best, pz_gemm_candidate *out) {
+    int next = -1;
+    double least = k->given ? far * best : INFINITY;
+    for (int i = k->given; i < k->n; i++) {
+        double worth = k->at[i].us * (1 + likeness * alike(k, &k->at[i].config));
+        if (worth >= least) continue;
+        least = worth;
+        next = i;
     }
-    int64_t held = c->warps ? pz_ceil_div(part, c->warps) : 0; /* chunks of one warp */
-    for (int stages = 1; stages <= 2 && stages <= held; stages++)
-        for (int depth = 0; depth <= 1; depth++) {
-            if (stages == c->stages && depth == c->depth) continue;
-            out[n] = *c;
-            out[n].stages = stages;
-            out[n++].depth = depth;
+    if (next < 0) return false;
+    *out = k->at[next];
+    memmove(&k->at[k->given + 1], &k->at[k->given], (size_t)(next - k->given) * sizeof *out);
+    k->at[k->given++] = *out;
+    return true;
+}
+
+/* Other depths of what the kinds have given, the best of each first. */
+static int add_depths(ranking *r, double best, pz_gemm_candidate *out, int n, int max) {
+    for (int i = 0; i < MAX_KIND && n < max; i++)
+        for (int k = 0; k < KINDS; k++) {
+            pz_gemm_candidate c = r->kinds[k].at[i];
+            if (i >= r->kinds[k].given || c.us > far * best) continue;
+            pz_gemm_config v[PZ_MAX_VARIANTS];
+            int variants = pz_gemm_variants(r->shape, &c.config, v);
+            for (int j = 0; j < variants && n < max; j++) {
+                if (v[j].stages != c.config.stages || v[j].split != c.config.split) continue;
+                insert(out, &n, max, &(pz_gemm_candidate){v[j], c.us});
+            }
         }
+    return n;
+}
+
+/* How many each kind gives in its turn: more of the family that wins at most shapes with so many rows. */
+static void set_turns(ranking *r) {
+    int family = r->shape->m <= 8 ? 0 : FAMILIES - 1;
+    for (int k = 0; k < KINDS; k++) {
+        int waves = k % WAVES;
+        r->kinds[k].turn = waves == 0 ? 1 : waves == 1 && k / WAVES == family ? 4 : 2;
+    }
+}
+
+static int choose_candidates(ranking *r, pz_gemm_candidate *out, int max) {
+    int n = 0, bases = max - max / 4, before = -1;
+    pz_gemm_candidate c;
+    set_turns(r);
+    visit_all(r->dev, r->shape, rank, r);
+    qsort(r->kinds, KINDS, sizeof *r->kinds, better);
+    double best = r->kinds[0].n ? r->kinds[0].at[0].us : 0;
+    while (n < bases && n != before) {
+        before = n;
+        for (int k = 0; k < KINDS; k++)
+            for (int i = 0; i < r->kinds[k].turn && n < bases && give(&r->kinds[k], best, &c); i++)
+                insert(out, &n, bases, &c);
+    }
+    return add_depths(r, best, out, n, max);
+}
+
+int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max) {
+    ranking r = {.dev = dev, .shape = shape};
+    return max > 0 ? choose_candidates(&r, out, max) : 0;
+}
+
+int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gemm_config out[PZ_MAX_VARIANTS]) {
+    layout l;
+    int n = 0, half = half_stages(shape, c), all = is_few(c) ? FEW_DEPTHS : WIDE_DEPTHS;
+    if (!lay_out(shape, c, &l)) return 0;
+    for (int i = 0; i < all; i++) {
+        int depth = is_few(c) ? few_depths[i] : wide_depths[i];
+        if (depth != c->depth && depth < l.stages) out[n++] = with_depth(c, &l, depth);
+    }
+    if (half) {
+        out[n] = *c;
+        out[n++].stages = c->stages ? 0 : half;
+    }
+    for (int by = -1; by <= 1 && c->split > 1; by += 2) {
+        pz_gemm_config other = *c;
+        other.split += by;
+        if (other.split > 1 && lay_out(shape, &other, &l)) out[n++] = with_depth(&other, &l, c->depth);
+    }
     return n;
 }
 
@@ -262,10 +436,9 @@ void pz_gemm_config_text(const pz_gemm_config *c, pz_str *b) {
         pz_str_addf(b, " heuristic %d", c->stages);
     else
         pz_str_addf(b, " tile_n %d, split %d", c->tile_n, c->split);
-    if (c->family == PZ_GEMM_SKINNY)
-        pz_str_addf(b, ", warps %d, stages %d, depth %d", c->warps, c->stages, c->depth);
-    else if (c->family == PZ_GEMM_WIDE)
-        pz_str_addf(b, ", warpgroups %d, depth %d", c->warps, c->depth);
+    if (is_few(c) || c->family == PZ_GEMM_WIDE)
+        pz_str_addf(b, ", %s %d, stages %d, depth %d", is_few(c) ? "warps" : "warpgroups", c->warps, c->stages,
+                    c->depth);
 }
 
 pz_status pz_gemm_candidates_text(const pz_device *dev, const pz_gemm_shape *shape, char **out, pz_error *err) {

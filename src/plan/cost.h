@@ -22,17 +22,19 @@ pz_gemm_choices pz_gemm_model(const pz_device *dev, const pz_gemm_shape *shape);
  * NONE, 2 or more with every other strategy where one does. */
 pz_gemm_config pz_gemm_model_for(const pz_device *dev, const pz_gemm_shape *shape, pz_strategy strategy);
 
-/* Blocks of a launch. */
+/* Blocks of a launch; 0: the kernels would refuse it. */
 int64_t pz_gemm_blocks(const pz_gemm_shape *shape, const pz_gemm_config *config);
 
-enum { PZ_MAX_CANDIDATES = 240, PZ_MAX_VARIANTS = 4 };
-/* Distinct geometries of the own kernels that fill the device well, the most promising first. Returns how many. */
+enum { PZ_MAX_CANDIDATES = 64, PZ_MAX_VARIANTS = 6 };
+/* Distinct geometries of the own kernels: the best of each family, not split, with at most a block an SM and with more,
+ * and other depths of the best of these. Ascending by estimate, `max` at most. Returns how many. */
 int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max);
-/* The same geometry with other depths of prefetch, without the given one. Returns how many. */
+/* The same geometry with other depths of prefetch, another number of stages, one split more or less. Returns how many.
+ */
 int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *config, pz_gemm_config out[PZ_MAX_VARIANTS]);
 /* Candidates as text, one a line (pz_free). */
 pz_status pz_gemm_candidates_text(const pz_device *dev, const pz_gemm_shape *shape, char **out, pz_error *err);
-/* "skinny tile_n 64, split 4, warps 2, stages 1, depth 0" */
+/* "skinny tile_n 64, split 4, warps 2, stages 0, depth 1" */
 void pz_gemm_config_text(const pz_gemm_config *config, pz_str *b);
 
 #endif

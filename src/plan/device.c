@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/knobs.h"
 #include "base/par.h"
 #include "plan/cost.h"
 #include "plan/tuned.h"
@@ -10,17 +9,11 @@ static const pz_device devices[] = {
     {                                                                                                                 \
         name,   gpu,   units,     gemm_units,                                                                         \
         tile_n, min_k, bandwidth, {fill, handshake, norm_base, norm_row, ar_base, ar_row, 0},                         \
-        NULL,   true},
+        NULL},
 #include "plan/devices.def"
 #undef DEVICE
 };
 enum { N_DEVICES = sizeof devices / sizeof devices[0] };
-
-/* A value that is no truth value is refused where the knob decides something: prezero tune. */
-static void read_knobs(pz_device *dev) {
-    bool on;
-    if (pz_knob_bool(PZ_KNOB_BATCH_INVARIANT, &on, NULL) == PZ_OK) dev->batch_invariant = on;
-}
 
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err) {
     if (units < 0)
@@ -28,7 +21,6 @@ pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *
     for (int i = 0; i < N_DEVICES; i++) {
         if (!pz_streq(devices[i].name, name)) continue;
         *out = devices[i];
-        read_knobs(out);
         if (units) out->units = units;
         if (!out->units) out->units = pz_par_cpus();
         return PZ_OK;
@@ -59,7 +51,6 @@ void pz_device_gpu(const char *product, int units, pz_device *out) {
         if (devices[i].gpu && pz_streq(devices[i].name, name)) *out = devices[i];
     memcpy(out->name, n ? name : "gpu", n ? n + 1 : sizeof "gpu");
     if (units > 0) out->units = units;
-    read_knobs(out);
 }
 
 static const struct {

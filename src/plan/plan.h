@@ -28,13 +28,12 @@ enum { PZ_DEVICE_NAME = 32 };
 struct pz_tuned;
 typedef struct pz_device {
     char name[PZ_DEVICE_NAME];
-    bool gpu; /* runs the CUDA kernels: their geometry may depend on the rows (within a family that changes no bit),
-                 they keep the workspaces of REDUCE and TICKET themselves, and they know every strategy */
+    bool gpu; /* runs the CUDA kernels: their geometry may depend on the rows (it changes no bit of FIXED), they keep
+                 the workspaces of REDUCE and TICKET themselves, and they know every strategy */
     int units, gemm_units, tile_n, min_k; /* devices.def */
     double bandwidth;                     /* bytes per us that all units together read */
     pz_gate_constants gate;
     const struct pz_tuned *tuned; /* borrowed (pz_device_tune); NULL: models alone */
-    bool batch_invariant;         /* knob BATCH_INVARIANT: bits of a fixed sum must not depend on the rows */
 } pz_device;
 /* units 0: the table's number (this machine's processors if that is 0 too). E_NOTFOUND lists the devices. */
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);

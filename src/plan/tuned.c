@@ -91,25 +91,31 @@ const pz_tuned_row *pz_tuned_exact(const pz_tuned *t, const pz_gemm_shape *shape
 }
 
 /* ---- what a row may say ---- */
+/* What the kernels refuse on any device, by numbers alone. */
 static pz_status check_geometry(const pz_gemm_choice *c, const char *where, pz_status code, pz_error *err) {
     const pz_gemm_config *g = &c->config;
-    switch (g->family) {
-    case PZ_GEMM_SKINNY:
-        if (g->tile_n % 16 == 0 && g->warps >= 1 && g->warps <= 16 && g->tile_n / 16 * g->warps <= 16) return PZ_OK;
-        return pz_fail(err, code,
-                       "%s: \"tile_n\" %d with \"warps\" %d: expected a multiple of 16, and at most 16 warps a block",
-                       where, g->tile_n, g->warps);
-    case PZ_GEMM_WIDE:
-        if (g->tile_n % 64 == 0) return PZ_OK;
-        return pz_fail(err, code, "%s: \"tile_n\" is %d, expected a multiple of 64", where, g->tile_n);
-    case PZ_GEMM_CUBLASLT:
+    static const struct {
+        int step, per_column, most; /* of tile_n; of it a column has so many; columns * warps at most */
+        const char *sharers;
+    } limits[] = {[PZ_GEMM_SKINNY] = {16, 16, 16, "warps"},
+                  [PZ_GEMM_GROUP] = {64, 16, 16, "warps"},
+                  [PZ_GEMM_WIDE] = {64, 64, 3, "warpgroups"}};
+    if (g->family == PZ_GEMM_CUBLASLT) {
         if (c->strategy == PZ_ZERO_NONE) return PZ_OK;
         return pz_fail(err, code, "%s: \"strategy\" is %s, which cublaslt does not know", where,
                        pz_strategy_text(c->strategy));
-    default:
-        return pz_fail(err, code, "%s: \"family\" is %s, expected skinny, wide or cublaslt", where,
-                       pz_gemm_family_text(g->family));
     }
+    if (g->family != PZ_GEMM_SKINNY && g->family != PZ_GEMM_GROUP && g->family != PZ_GEMM_WIDE)
+        return pz_fail(err, code, "%s: \"family\" is %s, expected skinny, group, wide or cublaslt", where,
+                       pz_gemm_family_text(g->family));
+    int step = limits[g->family].step, most = limits[g->family].most;
+    if (g->tile_n >= step && g->tile_n % step == 0 && g->warps >= 1 &&
+        g->tile_n / limits[g->family].per_column * g->warps <= most && g->stages >= 0 && g->depth >= 0)
+        return PZ_OK;
+    return pz_fail(err, code,
+                   "%s: \"tile_n\" %d with \"warps\" %d, \"stages\" %d and \"depth\" %d: expected a multiple of %d, "
+                   "at least one and together at most %d %s a block, and numbers from 0",
+                   where, g->tile_n, g->warps, g->stages, g->depth, step, most, limits[g->family].sharers);
 }
 
 static pz_status check_choice(const pz_gemm_choice *c, bool on, const char *where, pz_status code, pz_error *err) {
