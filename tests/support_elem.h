@@ -238,12 +238,11 @@ ELEM_FN void elem_reference_at(const elem_reference *p, int64_t i) {
     p->squares[i] = squares;
 }
 
-enum { ELEM_CHUNK = 128 };
-/* What FIXED holds, by its definition: the sum over chunks of 128 of K of round(sum of the chunk * scale), for data
- * whose chunk sums are exact in f32. */
+/* What FIXED holds, by its definition: the sum over units of K of round(sum of the unit * scale), for data whose sums
+ * of a unit are exact in f32. */
 typedef struct elem_fixed {
     const uint16_t *x, *w;
-    int64_t ldx, ldw, n, k;
+    int64_t ldx, ldw, n, k, unit; /* unit: values of k */
     const float *x_norm, *w_norm;
     const int32_t *y;
     int64_t ldy;
@@ -252,8 +251,8 @@ typedef struct elem_fixed {
 ELEM_FN void elem_fixed_at(const elem_fixed *p, int64_t i) {
     int64_t row = i / p->n, col = i % p->n, want = 0;
     double scale = 0x1p30 / ((double)p->x_norm[row] * (double)p->w_norm[col]);
-    for (int64_t k0 = 0; k0 < p->k; k0 += ELEM_CHUNK) {
-        int64_t k1 = k0 + ELEM_CHUNK < p->k ? k0 + ELEM_CHUNK : p->k;
+    for (int64_t k0 = 0; k0 < p->k; k0 += p->unit) {
+        int64_t k1 = k0 + p->unit < p->k ? k0 + p->unit : p->k;
         double sum = 0;
         for (int64_t k = k0; k < k1; k++)
             sum += (double)elem_bf16(p->x[row * p->ldx + k]) * (double)elem_bf16(p->w[col * p->ldw + k]);
@@ -270,24 +269,25 @@ ELEM_FN void elem_fixed_at(const elem_fixed *p, int64_t i) {
  * warps and splits. P is at most the sum of magnitudes; for data with independent random signs it is also below 8
  * times the root of the sum of squares (which a subset of the products exceeds with probability 1e-15).
  *
- * FIXED. Each chunk's f32 sum errs as above, with a P of its own (together at most sqrt(chunks) times that of the
- * whole), its rounding by half a unit.
+ * FIXED. The f32 sum of each unit of K errs as above, with a P of its own (together at most sqrt(units) times that of
+ * the whole), its rounding by half of the accumulator's unit.
  *
  * bf16. The result is rounded once, or each of `adds` partial sums and each addition of one, by 2^-8 each (bf16 has 8
  * bits). */
 typedef struct elem_limits {
     pz_accum accum;
-    int adds;  /* partial sums that are added into the output; 0: it is stored, and bf16 rounded once */
-    int exact; /* every sum and partial sum is exact in the accumulator: no error at all */
-    int64_t k;
+    int adds;        /* partial sums that are added into the output; 0: it is stored, and bf16 rounded once */
+    int exact;       /* every sum and partial sum is exact in the accumulator: no error at all */
+    int64_t k, unit; /* FIXED: values of k that are summed before they are rounded */
 } elem_limits;
 ELEM_FN double elem_bound(const elem_limits *l, double sum, double abs, double squares, float x_norm, float w_norm) {
     const double step = 6 * 0x1p-23;
-    double root = sqrt(squares), chunks = (double)((l->k + ELEM_CHUNK - 1) / ELEM_CHUNK);
+    double root = sqrt(squares);
     if (l->exact || abs == 0) return 0;
     if (l->accum == PZ_ACCUM_FIXED) {
-        double unit = 0x1p-30 * (double)x_norm * (double)w_norm;
-        return step * 9 * fmin(abs, 8 * sqrt(chunks) * root) + (chunks / 2 + 1) * unit + 0x1p-126;
+        double one = 0x1p-30 * (double)x_norm * (double)w_norm, units = (double)((l->k + l->unit - 1) / l->unit);
+        double steps = (double)l->unit / 16 + 1;
+        return step * steps * fmin(abs, 8 * sqrt(units) * root) + (units / 2 + 1) * one + 0x1p-126;
     }
     double most = fmin(abs, 8 * root), steps = (double)(l->k / 16 + l->adds + 64);
     double f32 = step * steps * most + steps * 0x1p-126;

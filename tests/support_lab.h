@@ -123,9 +123,11 @@ void gemm_make_workspace(gemm_problem *p, size_t bytes);
 gemm_outcome gemm_try(gemm_problem *p, const gemm_variant *v);
 /* Random geometry of a family, sensible or not. */
 pz_gemm_config gemm_random_config(uint64_t *state, pz_gemm_family family);
-/* Whether a build or an architecture has no kernels of WIDE or CUBLASLT at all: they then refuse the simplest case as
- * unsupported. Says so. */
+/* Whether a build or an architecture has no kernels of GROUP, WIDE or CUBLASLT at all: they then refuse the simplest
+ * case as unsupported. Says so. */
 bool gemm_family_absent(lab *l, pz_gemm_family family);
+/* Values of k that FIXED sums in f32 before it rounds. */
+int64_t gemm_unit(const gemm_spec *s);
 void gemm_variant_text(const gemm_variant *v, char text[160]);
 
 /* Suites; each counts its faults in the lab. */
@@ -137,6 +139,7 @@ void suite_weight_norms(lab *l);
 void suite_fixed_repeat(lab *l);  /* same bits over 1000 runs */
 void suite_fixed_configs(lab *l); /* same bits in every geometry, family and strategy */
 void suite_fixed_batches(lab *l); /* same bits alone and in every batch up to 128 */
+void suite_fixed_edges(lab *l);   /* same bits with few slots, odd K, and on both sides of a longer unit */
 void suite_norm_random(lab *l);
 void suite_norm_special(lab *l);
 void suite_norm_arguments(lab *l);

@@ -115,7 +115,7 @@ static pz_gemm_args gemm_of(const chain *c, int layer, int g, void *stream) {
                       .workspace = y->workspace[g],
                       .dependent = c->o.dependent,
                       .stream = stream};
-    if (split) a.config = (pz_gemm_config){16, s->split[g], PZ_GEMM_SKINNY, g == 0 ? 2 : 1, 1, 0};
+    if (split) a.config = (pz_gemm_config){16, s->split[g], PZ_GEMM_SKINNY, g == 0 ? 2 : 1, 0, 0};
     return a;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FIXED: one row has one result of one family of kernels, bit by bit, whatever the run, the geometry, the strategy and
- * the rows beside it. Families multiply in another order of k, so each has a reference of its own, which is compared
- * with float64; DEFAULT is SKINNY. That families agree where sums are exact is for suite_gemm_exact. */
+/* FIXED: one row has one result, bit by bit, whatever the run, the family of kernels, the geometry, the strategy and
+ * the rows beside it: that of one launch of SKINNY, which is compared with float64. */
 #include "support_lab.h"
+
+#include "plan/gemm_unit.h"
 
 enum { BATCH = 128 };
 
@@ -50,49 +51,39 @@ static unsigned long long different(gemm_problem *p, const uint8_t *y, const uin
     return r.wrong;
 }
 
-/* References of all rows, by family. */
-typedef struct bases {
-    uint8_t *narrow, *wide; /* wide NULL: the family does not take this shape */
-} bases;
-
 static bool takes(const gemm_problem *p, pz_gemm_family family) {
-    return family != PZ_GEMM_WIDE || (p->spec.k % 64 == 0 && !gemm_family_absent(p->l, family));
+    return (family != PZ_GEMM_WIDE || p->spec.k % 64 == 0) && !gemm_family_absent(p->l, family);
 }
 
-static uint8_t *base_of(gemm_problem *p, const gemm_variant *v) {
+/* The reference of all rows. */
+static uint8_t *base_of(gemm_problem *p) {
+    static const gemm_variant v = {PZ_ACCUM_FIXED, PZ_ZERO_NONE, {32, 1, PZ_GEMM_SKINNY, 2, 0, 0}};
     pz_error err;
     uint8_t *base = p->l->alloc(p->l, (size_t)(p->spec.m * p->ldy) * 4);
-    if (run_rows(p, v, 0, p->spec.m, base, &err) != PZ_OK)
+    if (run_rows(p, &v, 0, p->spec.m, base, &err) != PZ_OK)
         lab_fault(p->l, "fixed, m %d n %d k %d: %s", p->spec.m, p->spec.n, p->spec.k, err.msg);
-    elem_check check = {{base, p->ldy, PZ_ELEM_FIXED, p->x_norm, p->w_norm}, p->sum,  p->abs, p->squares, p->spec.n,
-                        {.accum = PZ_ACCUM_FIXED, .k = p->spec.k},           p->wrong};
+    elem_check check = {{base, p->ldy, PZ_ELEM_FIXED, p->x_norm, p->w_norm},
+                        p->sum,
+                        p->abs,
+                        p->squares,
+                        p->spec.n,
+                        {.accum = PZ_ACCUM_FIXED, .k = p->spec.k, .unit = gemm_unit(&p->spec)},
+                        p->wrong};
     lab_check(p->l, check, (int64_t)p->spec.m * p->spec.n, NULL);
     elem_result r = lab_result_get(p->l, p->wrong);
     lab_result_clear(p->l, p->wrong);
     if (r.wrong)
-        lab_fault(p->l, "fixed, m %d n %d k %d, family %d: %llu elements are not within the bound of float64",
-                  p->spec.m, p->spec.n, p->spec.k, v->config.family, r.wrong);
+        lab_fault(p->l, "fixed, m %d n %d k %d: %llu elements are not within the bound of float64", p->spec.m,
+                  p->spec.n, p->spec.k, r.wrong);
     return base;
 }
 
-static bases bases_of(gemm_problem *p) {
-    static const gemm_variant narrow = {PZ_ACCUM_FIXED, PZ_ZERO_NONE, {.family = PZ_GEMM_DEFAULT}};
-    static const gemm_variant wide = {PZ_ACCUM_FIXED, PZ_ZERO_NONE, {64, 1, PZ_GEMM_WIDE, 1, 0, 0}};
-    return (bases){base_of(p, &narrow), takes(p, PZ_GEMM_WIDE) ? base_of(p, &wide) : NULL};
-}
-
-static void release_bases(lab *l, const bases *b) {
-    l->release(l, b->narrow);
-    if (b->wide) l->release(l, b->wide);
-}
-
-/* One variant against its family's reference, m rows from `row` on; whether it was taken. */
-static bool same_bits(gemm_problem *p, const gemm_variant *v, const bases *b, int row, int m) {
-    const uint8_t *base = v->config.family == PZ_GEMM_WIDE ? b->wide : b->narrow;
+/* One variant against the reference, m rows from `row` on; whether it was taken. */
+static bool same_bits(gemm_problem *p, const gemm_variant *v, const uint8_t *base, int row, int m) {
     pz_error err;
     char text[160];
     uint8_t *y = p->y + GEMM_GUARD;
-    if (!base || lab_done(p->l)) return false;
+    if (lab_done(p->l)) return false;
     if (run_rows(p, v, row, m, y, &err) != PZ_OK) return false;
     unsigned long long n = different(p, y, base, row, m);
     gemm_variant_text(v, text);
@@ -103,24 +94,26 @@ static bool same_bits(gemm_problem *p, const gemm_variant *v, const bases *b, in
 }
 
 void suite_fixed_repeat(lab *l) {
-    static const gemm_variant variants[] = {{PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {16, 3, PZ_GEMM_SKINNY, 1, 1, 0}},
+    static const gemm_variant variants[] = {{PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {16, 3, PZ_GEMM_SKINNY, 1, 0, 0}},
                                             {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {.family = PZ_GEMM_DEFAULT}},
                                             {PZ_ACCUM_FIXED, PZ_ZERO_SELF, {32, 3, PZ_GEMM_SKINNY, 2, 1, 0}},
                                             {PZ_ACCUM_FIXED, PZ_ZERO_TICKET, {16, 2, PZ_GEMM_SKINNY, 2, 2, 0}},
-                                            {PZ_ACCUM_FIXED, PZ_ZERO_REDUCE, {16, 3, PZ_GEMM_SKINNY, 4, 1, 0}},
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_REDUCE, {16, 3, PZ_GEMM_SKINNY, 4, 0, 1}},
                                             {PZ_ACCUM_FIXED, PZ_ZERO_MEMSET, {.family = PZ_GEMM_DEFAULT}},
-                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {64, 2, PZ_GEMM_WIDE, 1, 4, 0}}};
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {64, 3, PZ_GEMM_GROUP, 2, 0, 1}},
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {64, 2, PZ_GEMM_WIDE, 1, 4, 0}},
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_SELF, {64, 2, PZ_GEMM_WIDE, 3, 2, 1}}};
     int runs = l->small ? 10 : 1000;
     for (int i = 0; i < (l->small ? 1 : 3); i++) {
         gemm_spec s = spec_of(l, i, 0);
         gemm_problem p;
         gemm_problem_open(&p, l, &s);
-        bases base = bases_of(&p);
+        uint8_t *base = base_of(&p);
         int taken = 0;
         for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
-            for (int r = 0; r < runs && l->faults == 0; r++) taken += same_bits(&p, &variants[v], &base, 0, s.m);
+            for (int r = 0; r < runs && l->faults == 0; r++) taken += same_bits(&p, &variants[v], base, 0, s.m);
         if (taken < 4 * runs) lab_fault(l, "m %d n %d k %d: only %d runs were taken", s.m, s.n, s.k, taken);
-        release_bases(l, &base);
+        l->release(l, base);
         gemm_problem_close(&p);
     }
 }
@@ -130,10 +123,10 @@ typedef struct config_set {
     int tile_n[6], split[7], warps[6], stages[6], depth[4], strategies;
 } config_set;
 
-/* Number n of the set's combinations in mixed radix; lists end with 0 (depth: with -1). */
+/* Number n of the set's combinations in mixed radix; lists end with 0, those that may hold a 0 with -1. */
 static bool combination(const config_set *c, int n, gemm_variant *v) {
     const int *const lists[] = {c->tile_n, c->split, c->warps, c->stages, c->depth};
-    const int ends[] = {0, 0, -1, 0, -1};
+    const int ends[] = {0, 0, -1, -1, -1};
     int at[5];
     for (int i = 0; i < 5; i++) {
         int count = 0;
@@ -147,28 +140,41 @@ static bool combination(const config_set *c, int n, gemm_variant *v) {
     return n < c->strategies;
 }
 
+/* Rows [row, row + m) in every geometry of the set. */
+static void try_set(gemm_problem *p, const config_set *c, const uint8_t *base, int row, int m) {
+    gemm_variant v;
+    int taken = 0;
+    if (!takes(p, c->family)) return;
+    for (int n = 0; combination(c, n, &v); n++) taken += same_bits(p, &v, base, row, m);
+    if (taken == 0)
+        lab_fault(p->l, "m %d n %d k %d: no geometry of family %d was taken", m, p->spec.n, p->spec.k, c->family);
+}
+
 void suite_fixed_configs(lab *l) {
     static const config_set sets[] = {
-        {PZ_GEMM_SKINNY, {16, 32, 48, 64, 128}, {1, 2, 3, 5, 8, 16}, {1, 2, 4, 8, 16, -1}, {1, 2}, {0, 1, 3, -1}, 6},
-        {PZ_GEMM_WIDE, {64, 128, 192, 256}, {1, 2, 3, 5, 8}, {1, 2, 3, -1}, {2, 3, 4, 6, 8}, {0, 3, -1}, 6},
-        {PZ_GEMM_DEFAULT, {1}, {1}, {0, -1}, {1}, {0, -1}, 6}};
-    static const config_set small_sets[] = {{PZ_GEMM_SKINNY, {16, 32}, {1, 2, 3}, {1, 2, -1}, {1, 2}, {0, 1, -1}, 6},
-                                            {PZ_GEMM_WIDE, {64, 128}, {1, 2}, {1, 2, -1}, {2, 4}, {0, -1}, 6},
-                                            {PZ_GEMM_DEFAULT, {1}, {1}, {0, -1}, {1}, {0, -1}, 6}};
+        {PZ_GEMM_SKINNY,
+         {16, 32, 48, 64, 128},
+         {1, 2, 3, 5, 8, 16},
+         {1, 2, 4, 8, 16, -1},
+         {0, 2, -1},
+         {0, 1, 3, -1},
+         6},
+        {PZ_GEMM_GROUP, {64, 128, 192, 256}, {1, 2, 3, 5, 8, 16}, {1, 2, 3, 4, -1}, {0, 2, -1}, {0, 1, 3, -1}, 6},
+        {PZ_GEMM_WIDE, {64, 128, 192, 256}, {1, 2, 3, 5, 8}, {1, 2, 3, -1}, {0, 1, 2, 3, 5, -1}, {0, 1, 3, -1}, 6},
+        {PZ_GEMM_DEFAULT, {1}, {1}, {0, -1}, {0, -1}, {0, -1}, 6}};
+    static const config_set small_sets[] = {
+        {PZ_GEMM_SKINNY, {16, 32}, {1, 2, 3}, {1, 2, -1}, {0, 1, -1}, {0, 1, -1}, 6},
+        {PZ_GEMM_GROUP, {64, 128}, {1, 2, 3}, {1, 2, -1}, {0, 1, -1}, {0, 1, -1}, 6},
+        {PZ_GEMM_WIDE, {64, 128}, {1, 2}, {1, 2, 3, -1}, {0, 2, -1}, {0, -1}, 6},
+        {PZ_GEMM_DEFAULT, {1}, {1}, {0, -1}, {0, -1}, {0, -1}, 6}};
+    enum { SETS = sizeof sets / sizeof *sets };
     for (int i = 0; i < (l->small ? (int)N_SMALL : (int)N_SHAPES); i++) {
         gemm_spec s = spec_of(l, i, 0);
         gemm_problem p;
         gemm_problem_open(&p, l, &s);
-        bases base = bases_of(&p);
-        for (int set = 0; set < 3; set++) {
-            const config_set *c = l->small ? &small_sets[set] : &sets[set];
-            gemm_variant v;
-            int taken = 0;
-            for (int n = 0; combination(c, n, &v); n++) taken += same_bits(&p, &v, &base, 0, s.m);
-            if (taken == 0 && takes(&p, c->family) && !gemm_family_absent(l, c->family))
-                lab_fault(l, "m %d n %d k %d: no geometry of family %d was taken", s.m, s.n, s.k, c->family);
-        }
-        release_bases(l, &base);
+        uint8_t *base = base_of(&p);
+        for (int set = 0; set < SETS; set++) try_set(&p, l->small ? &small_sets[set] : &sets[set], base, 0, s.m);
+        l->release(l, base);
         gemm_problem_close(&p);
     }
 }
@@ -176,26 +182,86 @@ void suite_fixed_configs(lab *l) {
 void suite_fixed_batches(lab *l) {
     static const gemm_variant variants[] = {{PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {.family = PZ_GEMM_DEFAULT}},
                                             {PZ_ACCUM_FIXED, PZ_ZERO_NONE, {.family = PZ_GEMM_DEFAULT}},
-                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {16, 3, PZ_GEMM_SKINNY, 2, 1, 0}},
-                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {64, 2, PZ_GEMM_WIDE, 2, 0, 0}}};
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {16, 3, PZ_GEMM_SKINNY, 2, 0, 1}},
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {64, 3, PZ_GEMM_GROUP, 2, 0, 0}},
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {64, 2, PZ_GEMM_WIDE, 2, 0, 0}},
+                                            {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {192, 2, PZ_GEMM_WIDE, 1, 3, 1}}};
     int largest = l->small ? 20 : BATCH;
     for (int i = 0; i < (l->small ? (int)N_SMALL : (int)N_SHAPES); i++) {
         gemm_spec s = spec_of(l, i, largest);
         gemm_problem p;
         gemm_problem_open(&p, l, &s);
-        bases base = bases_of(&p);
+        uint8_t *base = base_of(&p);
         for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
             int taken = 0;
+            if (!takes(&p, (pz_gemm_family)variants[v].config.family)) continue;
             for (int m = 1; m <= largest; m++) {
-                taken += same_bits(&p, &variants[v], &base, 0, m);
-                taken += same_bits(&p, &variants[v], &base, largest - m, m);
-                taken += same_bits(&p, &variants[v], &base, m - 1, 1);
+                taken += same_bits(&p, &variants[v], base, 0, m);
+                taken += same_bits(&p, &variants[v], base, largest - m, m);
+                taken += same_bits(&p, &variants[v], base, m - 1, 1);
             }
-            pz_gemm_family family = (pz_gemm_family)variants[v].config.family;
-            if (taken < 3 * largest && takes(&p, family) && !gemm_family_absent(l, family))
+            if (taken < 3 * largest)
                 lab_fault(l, "n %d k %d: only %d batches of variant %zu were taken", s.n, s.k, taken, v);
         }
-        release_bases(l, &base);
+        l->release(l, base);
         gemm_problem_close(&p);
+    }
+}
+
+/* ---- edges ---- */
+/* The least n at which a unit of K is longer. */
+static int longer_unit_from(int k) {
+    int lo = 1, hi = 1 << 24;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (pz_gemm_unit(mid, k) > 1)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
+/* Rings and slots that hold hardly more than what is multiplied at once, so that what is loaded next waits for those
+ * who share them; with all rows and with one. */
+static void try_edge(lab *l, int m, int n, int k) {
+    static const config_set sets[] = {
+        {PZ_GEMM_SKINNY, {32, 256}, {1, 2, 3, 7}, {1, 3, 8, -1}, {0, 1, 2, -1}, {0, 1, -1}, 2},
+        {PZ_GEMM_GROUP, {64, 256}, {1, 2, 3, 7}, {1, 3, 4, -1}, {0, 1, 2, -1}, {0, 1, -1}, 2},
+        {PZ_GEMM_WIDE, {64, 128, 192}, {1, 2, 3, 7}, {1, 2, 3, -1}, {0, 1, 2, 3, -1}, {0, 1, 2, -1}, 2}};
+    static const config_set few_sets[] = {{PZ_GEMM_SKINNY, {256}, {1, 2}, {1, -1}, {1, -1}, {0, -1}, 2},
+                                          {PZ_GEMM_GROUP, {256}, {1, 2}, {1, -1}, {1, -1}, {0, -1}, 2},
+                                          {PZ_GEMM_WIDE, {64}, {1, 2}, {3, -1}, {1, -1}, {0, -1}, 2}};
+    enum { SETS = sizeof sets / sizeof *sets };
+    gemm_spec s = {.m = m, .n = n, .k = k, .pad_w = 8, .seed = 200 + (uint64_t)n};
+    gemm_problem p;
+    if (lab_done(l)) return;
+    gemm_problem_open(&p, l, &s);
+    uint8_t *base = base_of(&p);
+    for (int set = 0; set < SETS; set++) {
+        const config_set *c = l->small ? &few_sets[set] : &sets[set];
+        try_set(&p, c, base, 0, m);
+        try_set(&p, c, base, m - 1, 1);
+    }
+    l->release(l, base);
+    gemm_problem_close(&p);
+}
+
+void suite_fixed_edges(lab *l) {
+    static const int ks[] = {192, 7232, 2432}; /* odd numbers of 64, and of chunks */
+    if (l->small) {
+        int n = longer_unit_from(384);
+        try_edge(l, 3, 70, 192);
+        try_edge(l, 1, n - 1, 384);
+        try_edge(l, 1, n, 384); /* the last unit is a half */
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        int n = longer_unit_from(ks[i]);
+        try_edge(l, 128, 200, ks[i]);
+        try_edge(l, 33, 72, ks[i]);
+        try_edge(l, i == 0 ? 8 : 128, n - 1, ks[i]);
+        try_edge(l, i == 0 ? 8 : 128, n, ks[i]);
+        try_edge(l, 16, n, ks[i]);
     }
 }

@@ -4,6 +4,8 @@
 
 #include "support_lab.h"
 
+#include "plan/gemm_unit.h"
+
 enum { ROUNDS = 2 };
 
 static const char *const accum_text[] = {"fixed", "f32", "bf16"};
@@ -21,6 +23,10 @@ void gemm_variant_text(const gemm_variant *v, char text[160]) {
     const pz_gemm_config *c = &v->config;
     snprintf(text, 160, "%s %s %s tile_n %d split %d warps %d stages %d depth %d", accum_text[v->accum],
              strategy_text[v->strategy], family_text[c->family], c->tile_n, c->split, c->warps, c->stages, c->depth);
+}
+
+int64_t gemm_unit(const gemm_spec *s) {
+    return (int64_t)PZ_GEMM_CHUNK * pz_gemm_unit(s->n, s->k);
 }
 
 static bool adds(pz_strategy s) {
@@ -118,11 +124,13 @@ static void check_values(gemm_problem *p, const gemm_variant *v) {
                                   : adds_inside     ? CUBLASLT_SPLIT
                                                     : 0,
                           .exact = s->exact && !adds_inside && (ternary || v->accum == PZ_ACCUM_F32),
-                          .k = s->k};
+                          .k = s->k,
+                          .unit = gemm_unit(s)};
     lab_check(p->l, (elem_check){y, p->sum, p->abs, p->squares, s->n, limits, p->wrong}, elements, NULL);
     if (fixed && s->exact)
         lab_fixed(p->l,
-                  (elem_fixed){p->x, p->w, p->ldx, p->ldw, s->n, s->k, p->x_norm, p->w_norm, y.data, p->ldy, p->wrong},
+                  (elem_fixed){p->x, p->w, p->ldx, p->ldw, s->n, s->k, gemm_unit(s), p->x_norm, p->w_norm, y.data,
+                               p->ldy, p->wrong},
                   elements, NULL);
     if (fixed && s->data_x == DATA_UNIFORM && s->data_w == DATA_UNIFORM && s->n_pokes == 0 && s->exponent_x == 0 &&
         s->exponent_w == 0)
@@ -218,12 +226,18 @@ pz_gemm_config gemm_random_config(uint64_t *state, pz_gemm_family family) {
     if (family == PZ_GEMM_SKINNY) {
         c.tile_n = PICK(state, 16, 16, 32, 32, 48, 64, 96, 128, 256, 24, 0);
         c.warps = PICK(state, 1, 1, 2, 2, 3, 4, 6, 8, 16, 0);
-        c.stages = PICK(state, 1, 1, 2, 2, 3, 0);
+        c.stages = PICK(state, 0, 0, 1, 2, 3, -1);
+        c.depth = PICK(state, 0, 0, 1, 2, 4, 7);
+    } else if (family == PZ_GEMM_GROUP) {
+        c.tile_n = PICK(state, 64, 64, 64, 128, 128, 192, 256, 96, 0);
+        c.warps = PICK(state, 1, 1, 2, 2, 3, 4, 5, 0);
+        c.stages = PICK(state, 0, 0, 1, 2, 3, -1);
         c.depth = PICK(state, 0, 0, 1, 2, 4, 7);
     } else if (family == PZ_GEMM_WIDE) {
         c.tile_n = PICK(state, 64, 64, 128, 128, 192, 256, 80, 0);
-        c.stages = PICK(state, 1, 2, 3, 4, 5, 6, 8, 0);
+        c.stages = PICK(state, 0, 0, 1, 2, 3, 4, 5, 6, 8, -1);
         c.warps = PICK(state, 0, 1, 1, 2, 3, 8);
+        c.depth = PICK(state, 0, 0, 1, 2, 4, 7, -1);
     } else {
         c.split = 1;
         c.stages = PICK(state, 0, 0, 1, 2, 3, 5, 9);
@@ -244,9 +258,11 @@ static void try_one(gemm_problem *p, const gemm_variant *v, tally *t) {
 
 /* A geometry that should be taken whatever the shape: parts of K of at most 8 chunks, if it may be split. */
 static pz_gemm_config sound_config(const gemm_problem *p, pz_strategy s, pz_gemm_family family) {
-    int chunks = (p->spec.k + ELEM_CHUNK - 1) / ELEM_CHUNK, split = chunks < 2 ? 1 : 2 + (chunks - 2) / 8;
+    int chunks = (p->spec.k + PZ_GEMM_CHUNK - 1) / PZ_GEMM_CHUNK, split = chunks < 2 ? 1 : 2 + (chunks - 2) / 8;
+    if (split > pz_gemm_units(p->spec.n, p->spec.k)) split = (int)pz_gemm_units(p->spec.n, p->spec.k);
     if (s == PZ_ZERO_NONE || family == PZ_GEMM_CUBLASLT) split = 1;
-    if (family == PZ_GEMM_SKINNY) return (pz_gemm_config){32, split, family, 2, 1, 1};
+    if (family == PZ_GEMM_SKINNY) return (pz_gemm_config){32, split, family, 2, 0, 1};
+    if (family == PZ_GEMM_GROUP) return (pz_gemm_config){64, split, family, 2, 0, 1};
     if (family == PZ_GEMM_WIDE) return (pz_gemm_config){64, split, family, 1, 4, 0};
     return (pz_gemm_config){.split = split, .family = family};
 }
@@ -256,7 +272,8 @@ static void try_all(gemm_problem *p, uint64_t *state, int configs, tally *t) {
     for (int a = 0; a < N_ACCUMS; a++)
         for (int s = 0; s < N_STRATEGIES; s++)
             for (int f = 0; f < N_FAMILIES; f++) {
-                int n = f == PZ_GEMM_DEFAULT ? 1 : f == PZ_GEMM_SKINNY ? 2 * configs : configs;
+                bool few = f == PZ_GEMM_SKINNY || f == PZ_GEMM_GROUP;
+                int n = f == PZ_GEMM_DEFAULT ? 1 : few ? 2 * configs : configs;
                 for (int i = 0; i < n; i++) {
                     gemm_variant v = {(pz_accum)a, (pz_strategy)s, gemm_random_config(state, (pz_gemm_family)f)};
                     if (i == 0) v.config = sound_config(p, v.strategy, (pz_gemm_family)f);
@@ -270,30 +287,29 @@ bool gemm_family_absent(lab *l, pz_gemm_family family) {
     pz_gemm_args a = {.size = sizeof a, .ldx = 512, .ldw = 512, .ldy = 64, .m = 8, .n = 64, .k = 512};
     size_t bytes;
     pz_error err = {0};
-    if (family != PZ_GEMM_WIDE && family != PZ_GEMM_CUBLASLT) return false;
+    if (family == PZ_GEMM_DEFAULT || family == PZ_GEMM_SKINNY) return false;
     a.accum = PZ_ACCUM_F32;
-    a.config = family == PZ_GEMM_WIDE ? (pz_gemm_config){64, 1, family, 1, 4, 0}
-                                      : (pz_gemm_config){.split = 1, .family = family};
+    a.config = family == PZ_GEMM_CUBLASLT ? (pz_gemm_config){.split = 1, .family = family}
+                                          : (pz_gemm_config){64, 1, family, 1, 4, 0};
     if (l->gemm_workspace(&a, &bytes, &err) != PZ_E_UNSUPPORTED) return false;
     if (!l->quiet) print_message("  NOT TESTED: family %s: %s\n", family_text[family], err.msg);
     return true;
 }
 
-/* A suite in which everything was refused has shown nothing. */
+/* A suite in which everything was refused has shown nothing. WIDE takes some values of k, CUBLASLT some strategies. */
 static void require_all(lab *l, const tally *t, const char *what) {
-    int total[N_FAMILIES] = {0};
-    for (int f = 0; f < N_FAMILIES; f++)
+    for (int f = 0; f < N_FAMILIES; f++) {
+        int total = 0;
+        bool absent = gemm_family_absent(l, (pz_gemm_family)f);
         for (int s = 0; s < N_STRATEGIES; s++)
             for (int a = 0; a < N_ACCUMS; a++) {
-                total[f] += t->right[f][s][a];
-                if (t->right[f][s][a] == 0 && (f == PZ_GEMM_DEFAULT || f == PZ_GEMM_SKINNY))
+                total += t->right[f][s][a];
+                if (t->right[f][s][a] == 0 && f <= PZ_GEMM_GROUP && !absent)
                     lab_fault(l, "%s: no right result of %s %s %s", what, family_text[f], strategy_text[s],
                               accum_text[a]);
             }
-    for (int f = 0; f < N_FAMILIES; f++) {
-        if (total[f] == 0 && !gemm_family_absent(l, (pz_gemm_family)f))
-            lab_fault(l, "%s: no right result of family %s", what, family_text[f]);
-        if (!l->quiet) print_message("  %s: %d right of family %s\n", what, total[f], family_text[f]);
+        if (total == 0 && !absent) lab_fault(l, "%s: no right result of family %s", what, family_text[f]);
+        if (!l->quiet) print_message("  %s: %d right of family %s\n", what, total, family_text[f]);
     }
     if (!l->quiet) print_message("  %s: %d refused, %d wrong\n", what, t->refused, t->wrong);
 }
@@ -418,7 +434,7 @@ typedef struct bad_args {
     pz_gemm_args a;
 } bad_args;
 
-static int list_bad(const gemm_problem *p, const pz_gemm_args *good, bad_args out[32]) {
+static int list_bad(const gemm_problem *p, const pz_gemm_args *good, bad_args out[40]) {
     int n = 0;
 #define BAD(text, ...)                    \
     do {                                  \
@@ -447,15 +463,20 @@ static int list_bad(const gemm_problem *p, const pz_gemm_args *good, bad_args ou
     BAD("w_norm NULL", a->w_norm = NULL);
     BAD("accumulator 9", a->accum = (pz_accum)9);
     BAD("strategy 17", a->strategy = (pz_strategy)17);
-    BAD("family 5", a->config.family = 5);
+    BAD("no such family", a->config.family = N_FAMILIES);
     BAD("family -1", a->config.family = -1);
-    BAD("none, split", a->strategy = PZ_ZERO_NONE; a->config = (pz_gemm_config){16, 2, PZ_GEMM_SKINNY, 1, 1, 0});
-    BAD("tile_n 8", a->config = (pz_gemm_config){8, 1, PZ_GEMM_SKINNY, 1, 1, 0});
-    BAD("64 warps", a->config = (pz_gemm_config){16, 1, PZ_GEMM_SKINNY, 64, 1, 0});
-    BAD("split 0", a->config = (pz_gemm_config){16, 0, PZ_GEMM_SKINNY, 1, 1, 0});
-    BAD("split above k", a->config = (pz_gemm_config){16, 1000, PZ_GEMM_SKINNY, 1, 1, 0});
+    BAD("none, split", a->strategy = PZ_ZERO_NONE; a->config = (pz_gemm_config){16, 2, PZ_GEMM_SKINNY, 1, 0, 0});
+    BAD("tile_n 8", a->config = (pz_gemm_config){8, 1, PZ_GEMM_SKINNY, 1, 0, 0});
+    BAD("64 warps", a->config = (pz_gemm_config){16, 1, PZ_GEMM_SKINNY, 64, 0, 0});
+    BAD("stages -1", a->config = (pz_gemm_config){16, 1, PZ_GEMM_SKINNY, 1, -1, 0});
+    BAD("group of 32 rows of w", a->config = (pz_gemm_config){32, 1, PZ_GEMM_GROUP, 1, 0, 0});
+    BAD("group of 20 warps", a->config = (pz_gemm_config){64, 1, PZ_GEMM_GROUP, 5, 0, 0});
+    BAD("4 warpgroups", a->config = (pz_gemm_config){128, 1, PZ_GEMM_WIDE, 2, 0, 0});
+    BAD("wide, split above k", a->config = (pz_gemm_config){64, 5, PZ_GEMM_WIDE, 1, 0, 0});
+    BAD("split 0", a->config = (pz_gemm_config){16, 0, PZ_GEMM_SKINNY, 1, 0, 0});
+    BAD("split above k", a->config = (pz_gemm_config){16, 1000, PZ_GEMM_SKINNY, 1, 0, 0});
     BAD("no workspace", a->strategy = PZ_ZERO_TICKET; a->workspace = NULL;
-        a->config = (pz_gemm_config){16, 2, PZ_GEMM_SKINNY, 1, 1, 0});
+        a->config = (pz_gemm_config){16, 2, PZ_GEMM_SKINNY, 1, 0, 0});
     BAD("size 0", a->size = 0);
     BAD("size too large", a->size = sizeof *a + 8);
 #undef BAD
@@ -466,7 +487,7 @@ void suite_gemm_arguments(lab *l) {
     gemm_spec s = {.m = 4, .n = 48, .k = 512, .seed = 5};
     gemm_variant v = {PZ_ACCUM_FIXED, PZ_ZERO_SELF, {.family = PZ_GEMM_DEFAULT}};
     gemm_problem p;
-    bad_args bad[32];
+    bad_args bad[40];
     gemm_problem_open(&p, l, &s);
     gemm_make_workspace(&p, 1 << 20);
     pz_gemm_args good = gemm_args(&p, &v);

@@ -4,6 +4,7 @@
 #include "support_lab.h"
 
 #include "base/fixed.h"
+#include "plan/gemm_unit.h"
 
 /* Name, and the suites that must find it. */
 #define GEMM_FAULTS(X)                                                                         \
@@ -20,17 +21,21 @@
     X(NOT_ZEROED, "re")        /* self does not zero */                                        \
     X(DIRTY_WORKSPACE, "re")   /* a counter is left behind, so the second run does not zero */ \
     X(WORKSPACE_OVERRUN, "re") /* writes beyond the workspace that it asked for */             \
-    X(WHOLE_ROUNDING, "e")     /* FIXED rounds the whole sum, not each chunk's */              \
+    X(WHOLE_ROUNDING, "e")     /* FIXED rounds the whole sum, not each unit's */               \
     X(TRUNCATES, "e")          /* FIXED cuts off in place of rounding */                       \
     X(BF16_PARTIALS, "r")      /* f32 adds chunks that were rounded to bf16 */                 \
     X(CONFIG_DEPENDENT, "c")   /* chunks of 64 where K is split */                             \
     X(WIDE_SPLIT, "c")         /* the same of WIDE alone */                                    \
     X(WIDE_ROUNDS, "rfcb")     /* FIXED of WIDE adds chunks that were rounded to bf16 */       \
-    X(DEFAULT_WIDE, "fcb")     /* DEFAULT multiplies in WIDE's order of k */                   \
+    X(WIDE_ORDER, "fcb")       /* WIDE multiplies in another order of k */                     \
+    X(GROUP_ORDER, "fcb")      /* so does GROUP */                                             \
+    X(DEFAULT_ORDER, "fcb")    /* and DEFAULT */                                               \
+    X(GROUP_UNIT, "u")         /* GROUP has units of one chunk at every shape */               \
+    X(SLOTS, "cu")             /* with few slots WIDE leaves a chunk out */                    \
     X(BATCH_DEPENDENT, "b")    /* chunks of 64 for one row */                                  \
     X(UNSTABLE, "f")           /* every fifth launch differs in one bit */                     \
-    X(ONE_ELEMENT, "rexfcb")   /* one element of one family is too large by a tenth */         \
-    X(REFUSES_ALL, "rexfcb")                                                                   \
+    X(ONE_ELEMENT, "rexfcbu")  /* one element of one family is too large by a tenth */         \
+    X(REFUSES_ALL, "rexfcbu")                                                                  \
     X(REFUSES_SILENTLY, "ra")                                                                  \
     X(WRITES_AND_REFUSES, "ra")                                                                \
     X(ACCEPTS_ALL, "a")
@@ -64,23 +69,29 @@ static enum norm_fault norm_fault;
 static long launches;
 
 /* ---- a GEMM ---- */
-/* WIDE's bits are others than SKINNY's, as on a device: it multiplies a chunk from its end. */
 static bool from_end(const pz_gemm_args *a) {
-    return a->config.family == PZ_GEMM_WIDE ||
-           (gemm_fault == GEMM_DEFAULT_WIDE_FAULT && a->config.family == PZ_GEMM_DEFAULT);
+    int family = a->config.family;
+    return (gemm_fault == GEMM_WIDE_ORDER_FAULT && family == PZ_GEMM_WIDE) ||
+           (gemm_fault == GEMM_GROUP_ORDER_FAULT && family == PZ_GEMM_GROUP) ||
+           (gemm_fault == GEMM_DEFAULT_ORDER_FAULT && family == PZ_GEMM_DEFAULT);
 }
 
+/* Values of k that are summed before they are rounded. */
 static int chunk_of(const pz_gemm_args *a) {
     if (gemm_fault == GEMM_CONFIG_DEPENDENT_FAULT && a->config.split > 1) return 64;
     if (gemm_fault == GEMM_WIDE_SPLIT_FAULT && a->config.family == PZ_GEMM_WIDE && a->config.split > 1) return 64;
     if (gemm_fault == GEMM_BATCH_DEPENDENT_FAULT && a->m == 1) return 64;
-    return 128;
+    if (gemm_fault == GEMM_GROUP_UNIT_FAULT && a->config.family == PZ_GEMM_GROUP) return 128;
+    return 128 * pz_gemm_unit(a->n, a->k);
 }
 
 static int end_of_k(const pz_gemm_args *a) {
     if (gemm_fault == GEMM_LAST_CHUNK_FAULT && a->k > 128) return (a->k - 1) / 128 * 128;
     if (gemm_fault == GEMM_K_TAIL_FAULT && a->k > 128) return a->k / 128 * 128;
     if (gemm_fault == GEMM_LAST_K_FAULT) return a->k - 1;
+    if (gemm_fault == GEMM_SLOTS_FAULT && a->config.family == PZ_GEMM_WIDE && a->config.warps == 3 &&
+        a->config.stages > 0 && a->config.stages < 3)
+        return a->k - 64;
     return a->k;
 }
 
@@ -133,19 +144,23 @@ static void put(const pz_gemm_args *a, int row, int col, float sum, int32_t fixe
 /* What WIDE does not take: the rules of its geometry, and K in other pieces than 64. */
 static bool bad_wide(const pz_gemm_args *a) {
     const pz_gemm_config *c = &a->config;
-    return a->k % 64 || c->tile_n < 64 || c->tile_n % 64 || c->warps < 1 ||
-           c->tile_n / 64 * c->warps > (a->m > 64 ? 2 : 3) || c->depth < 0;
+    return a->k % 64 || c->tile_n < 64 || c->tile_n % 64 || c->warps < 1 || c->tile_n / 64 * c->warps > 3;
+}
+
+static bool bad_few(const pz_gemm_config *c) {
+    int step = c->family == PZ_GEMM_GROUP ? 64 : 16;
+    return c->tile_n < step || c->tile_n % step || c->warps < 1 || c->tile_n / 16 * c->warps > 16;
 }
 
 static pz_status fake_check(const pz_gemm_args *a, pz_error *err) {
     const pz_gemm_config *c = &a->config;
     bool bad = a->size != sizeof *a || a->m < 1 || a->n < 1 || a->k < 16 || a->k % 16 || a->ldx < a->k ||
                a->ldw < a->k || a->ldx % 8 || a->ldw % 8 || a->ldy < a->n || (unsigned)a->accum > 2 ||
-               (unsigned)a->strategy > 5 || (unsigned)c->family > 3;
+               (unsigned)a->strategy > 5 || (unsigned)c->family > PZ_GEMM_CUBLASLT;
     if (!bad && c->family != PZ_GEMM_DEFAULT)
-        bad = c->split < 1 || c->split > (a->k + 127) / 128 || (a->strategy == PZ_ZERO_NONE && c->split != 1) ||
-              c->stages < 0 || c->stages > 8;
-    if (!bad && c->family == PZ_GEMM_SKINNY) bad = c->tile_n < 16 || c->tile_n % 16 || c->warps > 16;
+        bad = c->split < 1 || c->split > pz_gemm_units(a->n, a->k) || (a->strategy == PZ_ZERO_NONE && c->split != 1) ||
+              c->stages < 0 || c->depth < 0;
+    if (!bad && (c->family == PZ_GEMM_SKINNY || c->family == PZ_GEMM_GROUP)) bad = bad_few(c);
     if (!bad && c->family == PZ_GEMM_WIDE) bad = bad_wide(a);
     if (!bad && gemm_fault != GEMM_REFUSES_ALL_FAULT) return PZ_OK;
     pz_fail(err, PZ_E_INVAL, "%s", "no such gemm");
@@ -328,11 +343,21 @@ static const struct {
     char name;
     bool norm;
     void (*run)(lab *l);
-} suites[] = {{'r', false, suite_gemm_random},    {'e', false, suite_gemm_exact},    {'x', false, suite_gemm_special},
-              {'a', false, suite_gemm_arguments}, {'w', false, suite_weight_norms},  {'f', false, suite_fixed_repeat},
-              {'c', false, suite_fixed_configs},  {'b', false, suite_fixed_batches}, {'n', true, suite_norm_random},
-              {'s', true, suite_norm_special},    {'a', true, suite_norm_arguments}, {'k', true, replays},
-              {'o', true, other_chains},          {'z', true, suite_chain_control}};
+} suites[] = {{'r', false, suite_gemm_random},
+              {'e', false, suite_gemm_exact},
+              {'x', false, suite_gemm_special},
+              {'a', false, suite_gemm_arguments},
+              {'w', false, suite_weight_norms},
+              {'f', false, suite_fixed_repeat},
+              {'c', false, suite_fixed_configs},
+              {'b', false, suite_fixed_batches},
+              {'u', false, suite_fixed_edges},
+              {'n', true, suite_norm_random},
+              {'s', true, suite_norm_special},
+              {'a', true, suite_norm_arguments},
+              {'k', true, replays},
+              {'o', true, other_chains},
+              {'z', true, suite_chain_control}};
 
 static lab fake_lab(void) {
     lab l;

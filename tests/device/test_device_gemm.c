@@ -29,7 +29,7 @@ static void test_lab(void **state) {
     for (int i = 0; i < N; i++) all[i] = (float)sum[i];
     gpu.put(&gpu, y, all, sizeof all);
     elem_check check = {{y, 37, PZ_ELEM_F32, NULL, NULL}, a.sum,  a.abs, a.squares, 37,
-                        {PZ_ACCUM_F32, 0, 0, 400},        a.wrong};
+                        {PZ_ACCUM_F32, 0, 0, 400, 128},   a.wrong};
     lab_check(&gpu, check, N, NULL);
     assert_int_equal(lab_result_get(&gpu, a.wrong).wrong, 0);
     gpu.put(&gpu, y + 40, &off, sizeof off);
