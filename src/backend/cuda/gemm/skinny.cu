@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const __grid_constant__
 
         fragments held;
         if (mine) load_chunk(p, s, chunks[0], held);
-        slot_chunk slots = {p, s, chunks, base + warp * 512, 2 * STEPS * p.piece, 0, 1};
+        slot_chunk slots = {p, s, chunks, base + warp * 512, 2u * STEPS * p.piece, 0, 1};
         for (int i = 0; i < p.slots; i++) {
             if (p.depth && i >= p.depth) pz_copy_wait(p.depth - 1);
             if (1 + i < chunks.n) copy_chunk(p, s, chunks[1 + i], slots.base + i * slots.bytes);
