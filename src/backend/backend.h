@@ -17,9 +17,11 @@ typedef struct pz_backend_options {
      * of the weights. All run the same plans in the same order, at the same time and on threads of their own, and none
      * begins a run before all have ended the one before. */
     pz_comm *comm;
-    bool eager;  /* GPU: launches one by one, no captured graphs */
-    bool check;  /* debug mode: addresses compared at each run, fills checked before their consumers */
-    bool ranges; /* GPU: NVTX ranges with op names, launches one by one */
+    bool share_device; /* GPU: where there are fewer than ranks, several get the same one (slow: for tests) */
+    int one_shot;      /* GPU: rows up to which a collective takes one step; 0: 64 */
+    bool eager;        /* GPU: launches one by one, no captured graphs */
+    bool check;        /* debug mode: addresses compared at each run, fills checked before their consumers */
+    bool ranges;       /* GPU: NVTX ranges with op names, launches one by one */
 } pz_backend_options;
 
 /* The paged latent cache. Entry of token t of page p in layer l: data + l * layer_stride + (p * page_tokens + t) *

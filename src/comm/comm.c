@@ -94,6 +94,10 @@ pz_status pz_group_check(pz_group *g, pz_error *err) {
     return atomic_load(&g->state) & 1 ? report(g, err) : PZ_OK;
 }
 
+pz_status pz_comm_check(const pz_comm *c, pz_error *err) {
+    return pz_group_check(c->group, err);
+}
+
 void pz_comm_fail(pz_comm *c, const pz_error *why) {
     pz_error failure;
     pz_fail(&failure, PZ_E_PEER, "rank %d failed: %s", c->rank, why->msg);

@@ -41,6 +41,9 @@ pz_comm *pz_group_comm(pz_group *g, int rank);
 /* PZ_OK while nothing has failed, else the error that every call returns. Any thread. */
 pz_status pz_group_check(pz_group *g, pz_error *err);
 
+/* The same, asked by a rank. */
+pz_status pz_comm_check(const pz_comm *c, pz_error *err);
+
 int pz_comm_rank(const pz_comm *c);
 int pz_comm_ranks(const pz_comm *c);
 int pz_comm_timeout_ms(const pz_comm *c); /* for kernels that wait in device memory */

@@ -47,6 +47,10 @@ static pz_status open_cuda(pz_engine *e, const choice *c, pz_error *err) {
     PZ_TRY(pz_knob_bool(PZ_KNOB_EAGER, &o.eager, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_CHECK, &o.check, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_NVTX, &o.ranges, err));
+    PZ_TRY(pz_knob_bool(PZ_KNOB_SHARE_DEVICE, &o.share_device, err));
+    int64_t one_shot;
+    PZ_TRY(pz_knob_int(PZ_KNOB_ONE_SHOT, &one_shot, err));
+    o.one_shot = (int)one_shot;
     pz_status st = pz_backend_cuda(&e->api, err);
     if (st == PZ_OK) st = open_all(e, o, err);
     if (st != PZ_OK) return pz_fail_context(err, st, "device cuda:%d", c->number);

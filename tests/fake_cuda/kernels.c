@@ -4,6 +4,7 @@
 #include "fake.h"
 
 #include "backend/cuda/check.h"
+#include "backend/cuda/comm/group.h"
 #include "backend/cuda/gemm/gemm.h"
 #include "backend/cuda/norm/norm.h"
 #include "backend/cuda/state.h"
@@ -190,6 +191,7 @@ pz_status pz_cuda_rms_norm(const pz_norm_args *a, pz_error *err) {
 OWN_KERNEL(embed)
 OWN_KERNEL(latent_norm)
 OWN_KERNEL(add)
+OWN_KERNEL(all_reduce)
 OWN_KERNEL(silu_mul)
 OWN_KERNEL(cache_write)
 OWN_KERNEL(absorb_q)
@@ -197,6 +199,41 @@ OWN_KERNEL(attention)
 OWN_KERNEL(absorb_v)
 OWN_KERNEL(router)
 OWN_KERNEL(experts)
+
+/* ---- one rank alone ---- */
+pz_status pz_cuda_check_reduce_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+    return pz_cuda_check_norm(r, l, err);
+}
+pz_status pz_cuda_run_reduce_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+    return pz_cuda_run_norm(r, l, err);
+}
+pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err) {
+    (void)b;
+    return opts->comm ? pz_fail(err, PZ_E_UNSUPPORTED, "this module runs one rank alone") : PZ_OK;
+}
+void pz_cuda_group_close(pz_backend *b) {
+    (void)b;
+}
+pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err) {
+    (void)b, (void)hidden, (void)err;
+    return PZ_OK;
+}
+pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err) {
+    (void)b, (void)err;
+    return PZ_OK;
+}
+pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
+    (void)b, (void)err;
+    return PZ_OK;
+}
+pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why) {
+    (void)b, (void)why;
+    return st;
+}
+const void *pz_cuda_group_workspace(const pz_backend *b) {
+    (void)b;
+    return NULL;
+}
 
 /* ---- debug mode ---- */
 static void find(pz_cuda_finding *out, int64_t offset) {

@@ -2,6 +2,7 @@
 /* Greedy choice: the device finds the best of each part of a row, the host the best of the parts. */
 #include "backend/cuda/rows/argmax.h"
 
+#include "backend/cuda/comm/group.h"
 #include "backend/cuda/state.h"
 
 static int32_t best_of(const pz_argmax_part *part, int n) {
@@ -18,6 +19,7 @@ pz_status pz_cuda_argmax(pz_backend *b, const pz_plan *plan, const pz_run_args *
                          int32_t *ids, pz_error *err) {
     PZ_TRY(pz_cuda_check_reading(b, plan, place, rows, n, err));
     PZ_TRY(pz_cuda_enter(b, err));
+    if (b->group) PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "running it", err));
     pz_cuda_run r = {.b = b, .plan = plan, .arena = args->arena, .m = plan->m};
     pz_argmax_params p = {.x = pz_cuda_matrix(&r, place), .cols = (int)plan->places.at[place].type.dim[1]};
     p.parts = (int)pz_ceil_div(p.cols, PZ_ARGMAX_SPAN);
@@ -30,6 +32,7 @@ pz_status pz_cuda_argmax(pz_backend *b, const pz_plan *plan, const pz_run_args *
         PZ_TRY(pz_cuda_launch_argmax(&p, b->stream, err));
     }
     PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "greedy choice", err));
+    PZ_TRY(pz_cuda_group_check(b, err));
     for (int i = 0; i < n; i++) ids[i] = best_of(parts + (size_t)i * (size_t)p.parts, p.parts);
     return PZ_OK;
 }

@@ -2,6 +2,7 @@
 /* The CUDA backend: opening, memory, reading results. */
 #include <stdio.h>
 
+#include "backend/cuda/comm/group.h"
 #include "backend/cuda/rows/argmax.h"
 #include "backend/cuda/state.h"
 #include "base/fixed.h"
@@ -148,7 +149,8 @@ static pz_status cuda_copy(pz_backend *b, void *dst, const void *src, int64_t by
                                                 [PZ_COPY_FROM] = cudaMemcpyDeviceToHost};
     PZ_TRY(pz_cuda_enter(b, err));
     PZ_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)bytes, kinds[kind], b->stream), err);
-    return pz_cuda_check(cudaStreamSynchronize(b->stream), "copy", err);
+    PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "copy", err));
+    return pz_cuda_group_check(b, err);
 }
 
 /* ---- open, close, small questions ---- */
@@ -156,6 +158,7 @@ static void cuda_close(pz_backend *b) {
     if (!b) return;
     pz_cuda_enter(b, NULL); /* what follows is right without it too */
     if (b->stream) cudaStreamSynchronize(b->stream);
+    pz_cuda_group_close(b);
     for (int i = 0; i < b->plans.n; i++) pz_cuda_plan_free(b, b->plans.at[i]);
     for (int i = 0; i < b->weights.n; i++) pz_cuda_weight_free(b, &b->weights.at[i]);
     for (int i = 0; i < b->blocks.n; i++) pz_cuda_memory_free(b, &b->blocks.at[i]);
@@ -194,20 +197,22 @@ static pz_status make_objects(pz_backend *b, pz_error *err) {
 static pz_status cuda_open(const pz_backend_options *opts, pz_backend **out, pz_error *err) {
     static const pz_backend_options defaults;
     if (!opts) opts = &defaults;
-    int n, sm;
+    int n, sm, device = opts->device;
     PZ_TRY(count_devices(&n, err));
-    if (opts->device < 0 || opts->device >= n)
-        return pz_fail(err, PZ_E_UNSUPPORTED, "no GPU %d: there are %d, numbered from 0", opts->device, n);
-    PZ_TRY(compute_capability(opts->device, &sm, err));
-    if (!is_built_for(sm)) return refuse_architecture(opts->device, sm, err);
+    if (opts->share_device && device >= n) device %= n;
+    if (device < 0 || device >= n)
+        return pz_fail(err, PZ_E_UNSUPPORTED, "no GPU %d: there are %d, numbered from 0", device, n);
+    PZ_TRY(compute_capability(device, &sm, err));
+    if (!is_built_for(sm)) return refuse_architecture(device, sm, err);
     pz_backend *b = pz_calloc(1, sizeof *b);
     if (!b) return PZ_NOMEM(err);
-    b->device = opts->device;
+    b->device = device;
     b->sm = sm;
     b->check = opts->check;
     b->ranges = opts->ranges;
     b->eager = opts->eager || opts->ranges;
     pz_status st = make_objects(b, err);
+    if (st == PZ_OK) st = pz_cuda_group_open(b, opts, err);
     if (st != PZ_OK) {
         cuda_close(b);
         return st;
@@ -308,9 +313,12 @@ static pz_status cuda_read(pz_backend *b, const pz_plan *plan, const pz_run_args
     PZ_TRY(pz_cuda_enter(b, err));
     pz_cuda_run r = {.b = b, .plan = plan, .arena = args->arena, .m = plan->m};
     const pz_place *p = &plan->places.at[place];
+    /* Memory is made when no kernel of this rank waits for another's. */
+    if (b->group) PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "running it", err));
     reading v = {.m = pz_cuda_matrix(&r, place), .cols = p->type.dim[1], .bytes = pz_dtype_bits(p->type.dt) / 8};
     PZ_TRY(queue_rows(b, &v, plan->m, rows, n, err));
     PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "reading results", err));
+    PZ_TRY(pz_cuda_group_check(b, err));
     for (int i = 0; i < n; i++)
         convert_row(&v, (unsigned char *)b->results.data + i * v.cols * v.bytes, rows[i], dst + i * v.cols);
     return PZ_OK;
@@ -318,6 +326,7 @@ static pz_status cuda_read(pz_backend *b, const pz_plan *plan, const pz_run_args
 
 const pz_backend_api pz_cuda_backend = {
     .name = "cuda",
+    .max_ranks = PZ_MAX_RANKS,
     .open = cuda_open,
     .close = cuda_close,
     .device = cuda_device,

@@ -54,6 +54,7 @@ typedef struct pz_cuda_run {
     const pz_cuda_cache *cache; /* device memory */
     int m;
     cudaStream_t stream;
+    bool alone;     /* collectives do not wait for other ranks: loads their kernels, results are those of one rank */
     bool dependent; /* the launch before it in this stream may still run: programmatic stream serialization */
 } pz_cuda_run;
 
@@ -64,6 +65,9 @@ typedef pz_status (*pz_cuda_run_fn)(pz_cuda_run *r, const pz_launch *l, pz_error
     pz_status pz_cuda_run_##name(pz_cuda_run *r, const pz_launch *l, pz_error *err);
 #include "backend/cuda/kernels.def"
 #undef KERNEL
+
+/* Arguments of a launch of a norm. */
+pz_norm_args pz_cuda_norm_args(const pz_cuda_run *r, const pz_launch *l);
 
 /* PZ_E_UNSUPPORTED or PZ_E_TYPE with the launch's name in front. */
 pz_status pz_cuda_refuse(const pz_launch *l, pz_status code, pz_error *err, const char *fmt, ...)
@@ -87,6 +91,8 @@ pz_status pz_cuda_check_out(const pz_cuda_run *r, const pz_launch *l, int index,
 pz_status pz_cuda_check_i32(const pz_cuda_run *r, const pz_launch *l, const char *operand, int64_t count,
                             pz_error *err);
 pz_status pz_cuda_check_vector(const pz_cuda_run *r, const pz_launch *l, const char *operand, int64_t n, pz_error *err);
+/* In a check: the launch is a collective over rows of `hidden`. */
+void pz_cuda_want_group(pz_cuda_run *r, int hidden);
 /* In a check: asks for `bytes` of scratch for this launch. */
 void pz_cuda_want(pz_cuda_run *r, const pz_launch *l, size_t bytes);
 

@@ -74,7 +74,7 @@ pz_status pz_cuda_check_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) 
     return PZ_OK;
 }
 
-pz_status pz_cuda_run_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+pz_norm_args pz_cuda_norm_args(const pz_cuda_run *r, const pz_launch *l) {
     pz_norm_args a = {.size = sizeof a,
                       .x = pz_cuda_matrix(r, pz_cuda_in(l, "x")),
                       .w = pz_cuda_in_weight(r, l, "w")->vector,
@@ -94,6 +94,11 @@ pz_status pz_cuda_run_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
         a.zero = r->arena + fill->offset;
         a.zero_bytes = (size_t)fill->bytes;
     }
+    return a;
+}
+
+pz_status pz_cuda_run_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
+    pz_norm_args a = pz_cuda_norm_args(r, l);
     return pz_cuda_rms_norm(&a, err);
 }
 

@@ -75,6 +75,10 @@ void *pz_cuda_scratch(const pz_cuda_run *r, const pz_launch *l) {
     return part->bytes ? (unsigned char *)r->state->scratch.data + part->offset : NULL;
 }
 
+void pz_cuda_want_group(pz_cuda_run *r, int hidden) {
+    if (hidden > r->state->hidden) r->state->hidden = hidden;
+}
+
 /* ---- checks ---- */
 pz_status pz_cuda_check_act(const pz_cuda_run *r, const pz_launch *l, const char *operand, int64_t cols,
                             pz_error *err) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running a plan: checking it once, sending the inputs, launching. */
+#include "backend/cuda/comm/group.h"
 #include "backend/cuda/state.h"
 
 #ifdef PZ_HAVE_NVTX
@@ -69,6 +70,7 @@ static pz_status prepare(pz_backend *b, const pz_plan *plan, pz_cuda_plan *s, pz
     if (!s->parts) return PZ_NOMEM(err);
     pz_cuda_run r = {.b = b, .plan = plan, .state = s, .m = plan->m};
     PZ_TRY(check_launches(&r, err));
+    if (b->group) PZ_TRY(pz_cuda_group_reserve(b, s->hidden, err));
     PZ_TRY(reserve_scratch(b, s, err));
     return pz_push(&b->plans, s, err);
 }
@@ -221,14 +223,15 @@ static pz_status launch_graph(pz_cuda_run *r, pz_error *err) {
 }
 
 static bool same_addresses(const pz_cuda_addresses *a, const pz_cuda_addresses *b) {
-    return a->arena == b->arena && a->cache == b->cache && a->scratch == b->scratch && a->weights == b->weights;
+    return a->arena == b->arena && a->cache == b->cache && a->scratch == b->scratch && a->group == b->group &&
+           a->weights == b->weights;
 }
 
 /* A graph holds addresses. Where one has changed it is dropped and captured anew; debug mode says that whoever changed
  * it did not forget the plan first. */
 static pz_status compare_addresses(pz_cuda_run *r, pz_error *err) {
     pz_cuda_plan *s = r->state;
-    pz_cuda_addresses now = {r->arena, r->cache, s->scratch.data, r->b->loads};
+    pz_cuda_addresses now = {r->arena, r->cache, s->scratch.data, pz_cuda_group_workspace(r->b), r->b->loads};
     if (!s->used.arena || same_addresses(&now, &s->used)) {
         s->used = now;
         return PZ_OK;
@@ -243,19 +246,48 @@ static pz_status compare_addresses(pz_cuda_run *r, pz_error *err) {
     PZ_CUDA_TRY(cudaStreamSynchronize(r->stream), err);
     if (s->graph) cudaGraphExecDestroy(s->graph);
     s->graph = NULL;
+    s->loaded = false;
     s->used = now;
     return PZ_OK;
 }
 
-pz_status pz_cuda_run_plan(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err) {
+/* Several ranks, before a plan's first run: one that waits for nobody, whose results nobody sees. It loads the kernels,
+ * and then the graph is captured. While a kernel waits for other ranks, none of these may have to do either: the driver
+ * may let it wait for the kernels that run. */
+static pz_status load_all(pz_cuda_run *r, const pz_run_args *args, pz_error *err) {
+    pz_backend *b = r->b;
+    r->alone = true;
+    PZ_TRY(pz_cuda_launch_all(r, err));
+    r->alone = false;
+    PZ_CUDA_TRY(cudaStreamSynchronize(r->stream), err);
+    if (args->launch_ns) PZ_TRY(make_events(r->state, err));
+    if (!b->check && !b->eager) PZ_TRY(pz_cuda_capture(r, err));
+    PZ_TRY(send_all(b, r->plan, args, err));
+    PZ_CUDA_TRY(cudaStreamSynchronize(r->stream), err);
+    PZ_TRY(pz_cuda_group_meet(b, err));
+    r->state->loaded = true;
+    return PZ_OK;
+}
+
+static pz_status run_plan(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err) {
     pz_cuda_run r = {.b = b, .plan = plan, .arena = args->arena, .m = plan->m, .stream = b->stream};
     PZ_TRY(pz_cuda_enter(b, err));
+    PZ_TRY(pz_cuda_group_check(b, err));
     PZ_TRY(pz_cuda_plan_get(b, plan, &r.state, err));
     PZ_TRY(send_all(b, plan, args, err));
     r.cache = args->cache ? b->cache.data : NULL;
     PZ_TRY(compare_addresses(&r, err));
+    if (b->group && !r.state->loaded) PZ_TRY(load_all(&r, args, err));
     if (args->launch_ns) return launch_timed(&r, args->launch_ns, err);
     if (b->check) return pz_cuda_launch_checked(&r, err);
     if (b->eager) return pz_cuda_launch_all(&r, err);
     return launch_graph(&r, err);
+}
+
+/* A rank that fails takes the others with it: their kernels would wait for its own. */
+pz_status pz_cuda_run_plan(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err) {
+    if (!b->group) return run_plan(b, plan, args, err);
+    pz_error why;
+    pz_status st = pz_cuda_group_fail(b, run_plan(b, plan, args, &why), &why);
+    return st == PZ_OK ? PZ_OK : pz_fail(err, st, "%s", why.msg);
 }

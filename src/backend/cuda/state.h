@@ -29,7 +29,7 @@ void pz_cuda_memory_free(pz_backend *b, pz_cuda_block *block);
 /* ---- what is kept for a plan ---- */
 /* Every address that a launch of the plan may hold. */
 typedef struct pz_cuda_addresses {
-    const void *arena, *cache, *scratch;
+    const void *arena, *cache, *scratch, *group;
     int64_t weights; /* number of weights loaded so far */
 } pz_cuda_addresses;
 
@@ -42,6 +42,8 @@ typedef struct pz_cuda_plan {
     pz_cuda_scratch_part *parts; /* [launches] */
     pz_cuda_block scratch;
     pz_cuda_addresses used; /* by the runs so far, and by the graph; arena NULL before the first */
+    int hidden;             /* longest row of a collective over several ranks, 0: there is none */
+    bool loaded; /* several ranks: everything that a run needs is there, so that nothing waits for another's kernels */
     cudaGraphExec_t graph;
     cudaEvent_t *events; /* [launches + 1], made at the first timed run */
 } pz_cuda_plan;
@@ -71,6 +73,7 @@ struct pz_backend {
     pz_cuda_pinned results; /* rows that read copies */
 
     pz_cuda_block snapshot, counts; /* debug mode */
+    struct pz_cuda_group *group;    /* comm/group.h; NULL: one rank */
 };
 
 pz_status pz_cuda_enter(const pz_backend *b, pz_error *err);

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sum over the ranks, residual add, RMSNorm and a rider in one kernel. One block a row, then the rider's blocks.
+ *
+ * A rank pushes its partial sums into the workspaces of the others, in the memory of their devices, and waits for
+ * theirs in its own. The data is its own flag: a buffer is full of EMPTY words before, and a word that is not EMPTY has
+ * arrived. Words are compared as bits. EMPTY is the NaN of all ones, in f32 and twice in bf16; no arithmetic of the
+ * device makes it (its NaN is 0x7fffffff, in bf16 0x7fff), and where memory holds it, INSTEAD is sent, a NaN too. A sum
+ * with a NaN in it is the device's own NaN whatever the NaN was, so no bit of a result changes.
+ *
+ * One shot: every rank sends each row to all others and adds up what it gets. Two steps: row i is added up by rank
+ * i % ranks, which sends r, the sum with the residual, rounded, to the others. Both add in f32, rank 0 first, then 1
+ * and so on, so the bits of a row depend on nothing but its partial sums, and are the same on all ranks.
+ *
+ * Three buffers are taken in turn. Which is next is kept in device memory, so that captured graphs replay. While launch
+ * e runs on a rank, the others are in e - 1, e or e + 1: they cannot end e + 1 without what this rank sends in its
+ * e + 1. So nobody touches the buffer of launch e - 1, which is that of e + 2, and launch e makes as much of it EMPTY
+ * as launch e - 1 has used, whatever the rows of either.
+ *
+ * Blocks wait for blocks of the same row on other devices. At most one block a multiprocessor does (fewer where ranks
+ * share a device), each goes through its rows in order, and no row waits for another one, so the smallest row that is
+ * not done always gets on. */
+#include "backend/cuda/comm/collective.h"
+
+#include "backend/cuda/norm/norm.cuh"
+#include "backend/cuda/norm/norm.h"
+
+namespace {
+
+enum : uint32_t { EMPTY = 0xffffffffu, INSTEAD = 0x7fffffffu };
+enum { PATIENCE = 256 }; /* polls between two looks at the clock */
+
+struct reduce_params {
+    norm_params n;
+    unsigned char *workspace[PZ_MAX_RANKS];
+    uint32_t *missing;
+    unsigned long long timeout_ns;
+    uint32_t buffer_bytes;
+    uint32_t sums_at; /* two steps: where in a buffer the sums begin */
+    uint32_t use;     /* units of 16 bytes of a buffer that this launch uses */
+    int rank, ranks, blocks;
+};
+
+__device__ __forceinline__ pz_group_header *header_of(const reduce_params &p, int rank) {
+    return (pz_group_header *)p.workspace[rank];
+}
+
+/* ---- words that other devices write ---- */
+__device__ __forceinline__ uint4 poll16(const void *p) {
+    uint4 v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void push16(void *p, uint4 v) {
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+__device__ __forceinline__ uint32_t poll4(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ void push4(uint32_t *p, uint32_t v) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+__device__ __forceinline__ unsigned long long nanoseconds() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+
+__device__ __forceinline__ uint32_t sendable(uint32_t w) {
+    return w == EMPTY ? INSTEAD : w;
+}
+__device__ __forceinline__ bool arrived(uint4 v) {
+    return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
+}
+
+/* Eight elements take this many bytes. */
+template <int Elem> struct bytes8 { static constexpr int N = sizeof(words8<Elem>), WORDS = N / sizeof(uint4); };
+
+template <int Elem> __device__ __forceinline__ void make_sendable(words8<Elem> &w) {
+#pragma unroll
+    for (int i = 0; i < bytes8<Elem>::WORDS; i++)
+        w.at[i] = make_uint4(sendable(w.at[i].x), sendable(w.at[i].y), sendable(w.at[i].z), sendable(w.at[i].w));
+}
+template <int Elem> __device__ __forceinline__ void push8(unsigned char *p, const words8<Elem> &w) {
+#pragma unroll
+    for (int i = 0; i < bytes8<Elem>::WORDS; i++) push16((uint4 *)p + i, w.at[i]);
+}
+template <int Elem> __device__ __forceinline__ void poll8(words8<Elem> &w, const unsigned char *p) {
+#pragma unroll
+    for (int i = 0; i < bytes8<Elem>::WORDS; i++) w.at[i] = poll16((const uint4 *)p + i);
+}
+template <int Elem> __device__ __forceinline__ bool arrived8(const words8<Elem> &w) {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < bytes8<Elem>::WORDS; i++) all = all && arrived(w.at[i]);
+    return all;
+}
+template <int Elem> __device__ __forceinline__ void values8(float (&v)[8], const words8<Elem> &w) {
+    value8<Elem>(v, w, pz_matrix{}, 0, 0);
+}
+/* Rounds v and gives the words that hold it. */
+template <int Elem> __device__ __forceinline__ words8<Elem> round8(float (&v)[8]) {
+    words8<Elem> w;
+    if constexpr (Elem == PZ_ELEM_BF16) {
+        w.at[0] = pz_pack_bf16(v);
+    } else {
+        w.at[0] =
+            make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
+        w.at[1] =
+            make_uint4(__float_as_uint(v[4]), __float_as_uint(v[5]), __float_as_uint(v[6]), __float_as_uint(v[7]));
+    }
+    return w;
+}
+
+/* ---- waiting ---- */
+struct patience {
+    unsigned long long since;
+    int polls;
+    bool over; /* do not wait: something has failed, and what is not there counts as NaN */
+};
+
+/* Sends every rank to its end: this one reports, and so does whoever is told, in its next launch at the latest. */
+__device__ __noinline__ bool give_up(const reduce_params &p, uint32_t missing, bool late) {
+    pz_group_header *own = header_of(p, p.rank);
+    uint32_t known = poll4(&own->missing);
+    if (!known && !late) return false;
+    if (!known) known = atomicCAS(&own->missing, 0u, missing);
+    if (!known) {
+        known = missing;
+        for (int r = 0; r < p.ranks; r++)
+            if (r != p.rank) push4(&header_of(p, r)->missing, missing);
+    }
+    push4(p.missing, known);
+    __threadfence_system(); /* whoever sees what this block sends from here on can see this too */
+    return true;
+}
+
+__device__ __forceinline__ void look_at_clock(const reduce_params &p, uint32_t missing, patience &w) {
+    if (++w.polls % PATIENCE) return;
+    const unsigned long long now = nanoseconds();
+    if (w.since == 0) w.since = now;
+    w.over = give_up(p, missing, now - w.since >= p.timeout_ns);
+}
+
+/* The other ranks in order: 0, 1, ... without this one. */
+__device__ __forceinline__ int other_rank(const reduce_params &p, int i) {
+    return i < p.rank ? i : i + 1;
+}
+
+/* got[i][o]: vector `at + i` of a row from other rank o. `from`: of rank 0. */
+template <int Elem, int N, int OTHERS>
+__device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const reduce_params &p,
+                                        const unsigned char *from, int at, patience &w) {
+    const uint32_t stride = p.n.hidden / 8 * bytes8<Elem>::N;
+    for (;;) {
+        uint32_t missing = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int o = 0; o < OTHERS; o++) {
+                const int vector = threadIdx.x + (at + i) * THREADS;
+                if (o < p.ranks - 1 && vector * 8 < p.n.hidden)
+                    poll8<Elem>(got[i][o], from + other_rank(p, o) * stride + vector * bytes8<Elem>::N);
+            }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int o = 0; o < OTHERS; o++)
+                if (o < p.ranks - 1 && (threadIdx.x + (at + i) * THREADS) * 8 < p.n.hidden &&
+                    !arrived8<Elem>(got[i][o]))
+                    missing |= 1u << other_rank(p, o);
+        if (missing == 0 || w.over) return;
+        look_at_clock(p, missing, w);
+    }
+}
+
+/* ---- a row ---- */
+template <int Payload> __device__ __forceinline__ words8<Payload> own8(const reduce_params &p, int row, int col) {
+    words8<Payload> w = load8<Payload>(p.n.x, row, col);
+    if constexpr (Payload == PZ_ELEM_F32) {
+        if (p.n.x.elem == PZ_ELEM_FIXED) {
+            float v[8];
+            value8<PZ_ELEM_FIXED>(v, *(words8<PZ_ELEM_FIXED> *)&w, p.n.x, pz_load_f32(p.n.x.x_norm + row), col);
+            w = round8<PZ_ELEM_F32>(v);
+        }
+    }
+    make_sendable<Payload>(w);
+    return w;
+}
+
+/* v[i]: the sum over the ranks of vector i. `from`: rank 0's part of the row. */
+template <int NV, int Payload, int RANKS>
+__device__ __forceinline__ void sum_row(float (&v)[NV][8], const words8<Payload> (&own)[NV], const reduce_params &p,
+                                        const unsigned char *from, patience &w) {
+    constexpr int N = RANKS == 2 ? NV : 1; /* vectors at a time, as registers allow */
+#pragma unroll
+    for (int at = 0; at < NV; at += N) {
+        words8<Payload> got[N][RANKS - 1];
+        collect<Payload, N, RANKS - 1>(got, p, from, at, w);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int r = 0; r < RANKS; r++) {
+                if (r >= p.ranks) continue;
+                words8<Payload> words;
+                float part[8];
+#pragma unroll
+                for (int k = 0; k < bytes8<Payload>::WORDS; k++) {
+                    words.at[k] = r < RANKS - 1 && r < p.rank ? got[i][r < RANKS - 1 ? r : 0].at[k] : own[at + i].at[k];
+                    if (r > 0 && r > p.rank) words.at[k] = got[i][r > 0 ? r - 1 : 0].at[k];
+                }
+                values8<Payload>(part, words);
+#pragma unroll
+                for (int e = 0; e < 8; e++) v[at + i][e] = r == 0 ? part[e] : __fadd_rn(v[at + i][e], part[e]);
+            }
+    }
+}
+
+/* Sends vector `vector` of a row to all other ranks, to byte `at` of their workspaces. */
+template <int Elem>
+__device__ __forceinline__ void push_to_all(const reduce_params &p, const words8<Elem> &w, uint32_t at) {
+    for (int d = 1; d < p.ranks; d++) {
+        const int to = p.rank + d < p.ranks ? p.rank + d : p.rank + d - p.ranks;
+        push8<Elem>(p.workspace[to] + at, w);
+    }
+}
+
+/* Two steps: what the owner of a row has summed up. */
+template <int NV, int Elem>
+__device__ __forceinline__ void receive_row(float (&v)[NV][8], const reduce_params &p, const unsigned char *from,
+                                            int owner, patience &w) {
+    words8<Elem> got[NV];
+    for (;;) {
+        bool all = true;
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            const int vector = threadIdx.x + i * THREADS;
+            if (vector * 8 < p.n.hidden) poll8<Elem>(got[i], from + vector * bytes8<Elem>::N);
+        }
+#pragma unroll
+        for (int i = 0; i < NV; i++)
+            all = all && ((threadIdx.x + i * THREADS) * 8 >= p.n.hidden || arrived8<Elem>(got[i]));
+        if (all || w.over) break;
+        look_at_clock(p, 1u << owner, w);
+    }
+#pragma unroll
+    for (int i = 0; i < NV; i++) values8<Elem>(v[i], got[i]);
+}
+
+/* Makes EMPTY again what the launch before this one has used of its buffer. */
+__device__ __forceinline__ void empty_buffer(const reduce_params &p, uint32_t buffer, uint32_t used) {
+    const uint32_t last = buffer ? buffer - 1 : PZ_GROUP_BUFFERS - 1;
+    uint4 *at = (uint4 *)(p.workspace[p.rank] + PZ_GROUP_HEADER + last * p.buffer_bytes);
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < used; i += p.blocks * THREADS)
+        at[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
+}
+
+/* Payload: what partial sums are sent as, BF16 if x is, else F32. Elem: of res, r and y. RANKS: at most. */
+template <int NV, int Payload, int Elem, int RANKS, bool TWO_STEP>
+__global__ void __launch_bounds__(THREADS) reduce(const __grid_constant__ reduce_params p) {
+    const norm_params &n = p.n;
+    if (!n.late) pz_trigger();
+    if ((int)blockIdx.x >= p.blocks) {
+        pz_wait();
+        ride(n, p.blocks);
+        return;
+    }
+    const int first = threadIdx.x * 8;
+    if (n.y.data)
+#pragma unroll
+        for (int i = 0; i < NV; i++)
+            if (first + i * STRIDE < n.hidden) fetch(n.w + first + i * STRIDE);
+    pz_wait();
+    pz_group_header *const own = header_of(p, p.rank);
+    const bool together = p.ranks > 1;
+    uint4 head = make_uint4(0, 0, 0, 0);
+    if (together) head = pz_load16(own);
+    uint32_t buffer = 0;
+    uint32_t before = 0;
+    patience w = {};
+    for (int row = blockIdx.x; row < n.m; row += p.blocks) {
+        words8<Payload> mine[NV];
+        words8<Elem> res[NV];
+#pragma unroll
+        for (int i = 0; i < NV; i++) mine[i] = own8<Payload>(p, row, min(first + i * STRIDE, n.hidden - 8));
+        if (n.res.data)
+#pragma unroll
+            for (int i = 0; i < NV; i++) res[i] = load8<Elem>(n.res, row, min(first + i * STRIDE, n.hidden - 8));
+        const bool begins = row == (int)blockIdx.x;
+        if (begins && together) {
+            buffer = PZ_GROUP_HEADER + head.x * p.buffer_bytes;
+            /* From here on every thread has the header, and it may change. */
+            w.over = __syncthreads_or(head.z != 0 || head.x >= PZ_GROUP_BUFFERS);
+            if (threadIdx.x == THREADS - 1) before = atomicAdd(&own->arrived, 1u);
+            if (w.over && blockIdx.x == 0 && threadIdx.x == 0) push4(p.missing, head.z);
+        }
+        const int owner = TWO_STEP ? row % p.ranks : p.rank;
+        const uint32_t in_row = n.hidden / 8 * bytes8<Payload>::N;
+        const uint32_t parts_at = buffer + (TWO_STEP ? row / p.ranks : row) * p.ranks * in_row;
+        const uint32_t sum_at = buffer + p.sums_at + row * (n.hidden / 8) * bytes8<Elem>::N;
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            const int vector = threadIdx.x + i * THREADS;
+            const uint32_t at = parts_at + p.rank * in_row + vector * bytes8<Payload>::N;
+            if (vector * 8 >= n.hidden) continue;
+            if (!TWO_STEP)
+                push_to_all<Payload>(p, mine[i], at);
+            else if (owner != p.rank)
+                push8<Payload>(p.workspace[owner] + at, mine[i]);
+        }
+        if (begins && together) empty_buffer(p, head.x, head.y);
+        float v[NV][8];
+        if (!TWO_STEP || owner == p.rank) {
+            sum_row<NV, Payload, RANKS>(v, mine, p, p.workspace[p.rank] + parts_at, w);
+#pragma unroll
+            for (int i = 0; i < NV; i++) {
+                const int vector = threadIdx.x + i * THREADS;
+                if (n.res.data) {
+                    float add[8];
+                    values8<Elem>(add, res[i]);
+#pragma unroll
+                    for (int e = 0; e < 8; e++) v[i][e] = __fadd_rn(v[i][e], add[e]);
+                }
+                if (!TWO_STEP || vector * 8 >= n.hidden) continue;
+                words8<Elem> sum = round8<Elem>(v[i]);
+                make_sendable<Elem>(sum);
+                push_to_all<Elem>(p, sum, sum_at + vector * bytes8<Elem>::N);
+            }
+        } else {
+            receive_row<NV, Elem>(v, p, p.workspace[p.rank] + sum_at, owner, w);
+        }
+        if (n.y.data) {
+            norm_row<NV, Elem, Elem>(n, row, [&](float(&out)[8], int i, int) {
+#pragma unroll
+                for (int e = 0; e < 8; e++) out[e] = v[i][e];
+            });
+        } else {
+#pragma unroll
+            for (int i = 0; i < NV; i++)
+                if (first + i * STRIDE < n.hidden) store8<Elem>(v[i], n.r, row, first + i * STRIDE);
+        }
+        if (row + p.blocks < n.m) __syncthreads(); /* the sums of this row have been read */
+    }
+    if (together && threadIdx.x == THREADS - 1 && before == (uint32_t)p.blocks - 1) {
+        own->arrived = 0;
+        own->used = p.use;
+        own->buffer = head.x + 1 < PZ_GROUP_BUFFERS ? head.x + 1 : 0;
+    }
+}
+
+typedef void (*reduce_kernel)(const reduce_params);
+template <int NV, int Payload, int Elem> reduce_kernel choose(int ranks, bool two_step) {
+    return two_step     ? reduce<NV, Payload, Elem, PZ_MAX_RANKS, true>
+           : ranks <= 2 ? reduce<NV, Payload, Elem, 2, false>
+                        : reduce<NV, Payload, Elem, PZ_MAX_RANKS, false>;
+}
+template <int NV> reduce_kernel choose(pz_elem x, pz_elem r, int ranks, bool two_step) {
+    if (x == PZ_ELEM_BF16)
+        return r == PZ_ELEM_BF16 ? choose<NV, PZ_ELEM_BF16, PZ_ELEM_BF16>(ranks, two_step)
+                                 : choose<NV, PZ_ELEM_BF16, PZ_ELEM_F32>(ranks, two_step);
+    return r == PZ_ELEM_BF16 ? choose<NV, PZ_ELEM_F32, PZ_ELEM_BF16>(ranks, two_step)
+                             : choose<NV, PZ_ELEM_F32, PZ_ELEM_F32>(ranks, two_step);
+}
+reduce_kernel choose(pz_elem x, pz_elem r, int ranks, bool two_step, int hidden) {
+    const int vectors = (hidden / 8 + THREADS - 1) / THREADS;
+    return vectors == 1   ? choose<1>(x, r, ranks, two_step)
+           : vectors == 2 ? choose<2>(x, r, ranks, two_step)
+                          : choose<4>(x, r, ranks, two_step);
+}
+
+int elem_bytes(pz_elem e) {
+    return e == PZ_ELEM_BF16 ? 2 : 4;
+}
+
+/* Rows [first, first + m). */
+pz_matrix rows_of(const pz_matrix &a, int first) {
+    pz_matrix part = a;
+    if (a.data) part.data = (char *)a.data + first * a.ld * elem_bytes(a.elem);
+    if (a.x_norm) part.x_norm = a.x_norm + first;
+    return part;
+}
+
+reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int first, int m, bool two_step, int units) {
+    reduce_params p = {};
+    p.n.x = rows_of(a->x, first), p.n.res = rows_of(a->res, first);
+    p.n.y = rows_of(a->y, first), p.n.r = rows_of(a->r, first);
+    p.n.w = a->w, p.n.x_norm = a->x_norm ? a->x_norm + first : nullptr;
+    p.n.eps = a->eps, p.n.share = 1.0f / (float)a->hidden, p.n.m = m, p.n.hidden = a->hidden;
+    p.n.late = a->late || g->late;
+    if (first == 0 && a->zero) p.n.zero = (uint4 *)a->zero, p.n.zero_words = (int64_t)(a->zero_bytes / 16);
+    memcpy(p.workspace, g->workspace, sizeof p.workspace);
+    p.missing = g->missing, p.buffer_bytes = (uint32_t)g->buffer_bytes;
+    p.timeout_ns = 1000000ull * (unsigned)g->timeout_ms;
+    p.rank = g->alone ? 0 : g->rank, p.ranks = g->alone ? 1 : g->ranks;
+    const int64_t parts = two_step ? (m + p.ranks - 1) / p.ranks : m;
+    p.sums_at = (uint32_t)(parts * p.ranks * a->hidden * elem_bytes(a->x.elem));
+    p.use = (p.sums_at + (two_step ? (uint32_t)m * a->hidden * elem_bytes(a->r.elem) : 0)) / 16;
+    const int blocks = g->blocks ? g->blocks : units;
+    p.blocks = m < blocks ? m : blocks;
+    return p;
+}
+
+} // namespace
+
+extern "C" int64_t pz_group_buffer_bytes(const pz_group_view *g, int hidden) {
+    int64_t one_shot = (int64_t)g->one_shot * g->ranks, two_step = 2 * PZ_GROUP_ROWS + g->ranks;
+    return (one_shot > two_step ? one_shot : two_step) * hidden * 4;
+}
+
+extern "C" pz_status pz_cuda_reduce_norm(const pz_norm_args *a, const pz_group_view *g, pz_error *err) {
+    pz_norm_args checked = *a;
+    if (!a->y.data) checked.y = a->r, checked.w = (const float *)a->r.data;
+    PZ_TRY(pz_cuda_norm_check(&checked, err));
+    if (!a->r.data) return pz_fail(err, PZ_E_INVAL, "fused_allreduce_rmsnorm: r must be given");
+    if (g->one_shot > PZ_GROUP_ROWS || (!g->alone && pz_group_buffer_bytes(g, a->hidden) > g->buffer_bytes))
+        return pz_fail(err, PZ_E_INTERNAL, "fused_allreduce_rmsnorm: rows of %d need buffers of %lld bytes, not %lld",
+                       a->hidden, (long long)pz_group_buffer_bytes(g, a->hidden), (long long)g->buffer_bytes);
+    int units;
+    PZ_TRY(pz_cuda_attribute(cudaDevAttrMultiProcessorCount, &units, err));
+    for (int first = 0; first < a->m; first += PZ_GROUP_ROWS) {
+        const int m = a->m - first < PZ_GROUP_ROWS ? a->m - first : PZ_GROUP_ROWS;
+        const bool two_step = m > g->one_shot;
+        const reduce_params p = make_params(a, g, first, m, two_step, units);
+        const int rider = p.n.zero_words ? pz_rider_of(m, (int64_t)a->zero_bytes, units).blocks : 0;
+        PZ_TRY(pz_cuda_launch(choose(a->x.elem, a->r.elem, g->ranks, two_step, a->hidden), dim3(p.blocks + rider),
+                              dim3(THREADS), 0, (cudaStream_t)a->stream, a->dependent != 0 || first > 0,
+                              "fused_allreduce_rmsnorm", err, p));
+    }
+    return PZ_OK;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The collectives' kernel, and the memory through which the ranks' kernels meet. */
+#ifndef PZ_CUDA_COLLECTIVE_H
+#define PZ_CUDA_COLLECTIVE_H
+
+#include "backend/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    PZ_GROUP_HEADER = 256, /* bytes of a workspace before its buffers */
+    PZ_GROUP_BUFFERS = 3,
+    PZ_GROUP_ROWS = 256,  /* rows of one launch at most; more are several launches */
+    PZ_GROUP_EMPTY = 0xff /* every byte of a buffer that nothing has been written to */
+};
+
+/* The beginning of a workspace. The rest of it is EMPTY, this is 0, before the first launch. */
+typedef struct pz_group_header {
+    uint32_t buffer;  /* that the next launch uses */
+    uint32_t used;    /* units of 16 bytes that the launch before it has used of the buffer before */
+    uint32_t missing; /* ranks that did not arrive in time, a bit each; 0: nothing has failed */
+    uint32_t arrived; /* blocks of the running launch */
+} pz_group_header;
+
+/* A group as the kernel of one rank sees it. */
+typedef struct pz_group_view {
+    unsigned char *workspace[PZ_MAX_RANKS]; /* of every rank, in device memory that this rank can write */
+    int64_t buffer_bytes;
+    uint32_t *missing; /* page-locked host memory: becomes what the header says when that is not 0 */
+    int rank, ranks, timeout_ms;
+    int one_shot; /* rows up to which every rank sends its rows to all; above, a row's owner sends the sum */
+    int blocks;   /* that may wait at the same time; 0: one a multiprocessor */
+    bool late;    /* no kernel after this one may start before its end */
+    bool alone;   /* nothing is sent or waited for, and the result is that of one rank */
+} pz_group_view;
+
+/* Bytes of a buffer that serves rows of `hidden` elements. */
+int64_t pz_group_buffer_bytes(const pz_group_view *g, int hidden);
+
+/* As pz_rms_norm, with the sum over all ranks in place of x. r must be given; y.data NULL: all_reduce, r is the sum
+ * plus res, if there is one, and that is all. res has the same bits on all ranks. All ranks launch the same, with
+ * arguments that may differ in addresses and in `zero`. */
+pz_status pz_cuda_reduce_norm(const pz_norm_args *args, const pz_group_view *g, pz_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backend/cuda/comm/group.h"
+
+#include <stdio.h>
+
+#include "backend/cuda/state.h"
+
+/* What a rank shows the others: read by them after an exchange, written before. */
+typedef struct shown {
+    unsigned char *workspace;
+    int device;
+} shown;
+
+struct pz_cuda_group {
+    pz_comm *comm;
+    pz_group_view view;
+    int hidden; /* of the rows that there is room for */
+    pz_cuda_block memory;
+    pz_cuda_pinned missing;
+    shown mine;
+    int device[PZ_MAX_RANKS];
+    cudaStream_t aside; /* for what cannot wait until the kernels have ended */
+    bool met;
+};
+
+pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err) {
+    pz_comm *comm = opts->comm;
+    if (!comm || pz_comm_ranks(comm) < 2) return PZ_OK;
+    int one_shot = opts->one_shot ? opts->one_shot : PZ_ONE_SHOT_ROWS;
+    if (one_shot < 1 || one_shot > PZ_GROUP_ROWS)
+        return pz_fail(err, PZ_E_RANGE, "one_shot %d: must be 1 to %d rows", one_shot, PZ_GROUP_ROWS);
+    pz_cuda_group *g = b->group = pz_calloc(1, sizeof *g);
+    if (!g) return PZ_NOMEM(err);
+    g->comm = comm;
+    g->mine.device = b->device;
+    g->view = (pz_group_view){.rank = pz_comm_rank(comm), .ranks = pz_comm_ranks(comm), .one_shot = one_shot};
+    g->view.timeout_ms = pz_comm_timeout_ms(comm);
+    PZ_TRY(pz_cuda_pinned_grow(&g->missing, sizeof *g->view.missing, err));
+    g->view.missing = g->missing.data;
+    return pz_cuda_check(cudaStreamCreateWithFlags(&g->aside, cudaStreamNonBlocking), "cudaStreamCreate", err);
+}
+
+static void wait_for_devices(const pz_cuda_group *g) {
+    for (int r = 0; g->met && r < g->view.ranks; r++)
+        if (cudaSetDevice(g->device[r]) == cudaSuccess) cudaDeviceSynchronize();
+}
+
+void pz_cuda_group_close(pz_backend *b) {
+    pz_cuda_group *g = b->group;
+    if (!g) return;
+    wait_for_devices(g);
+    pz_cuda_enter(b, NULL);
+    pz_cuda_memory_free(b, &g->memory);
+    pz_cuda_pinned_free(&g->missing);
+    if (g->aside) cudaStreamDestroy(g->aside);
+    pz_free(g);
+    b->group = NULL;
+}
+
+/* ---- meeting ---- */
+pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err) {
+    return pz_comm_barrier(b->group->comm, err);
+}
+
+static pz_status reach(const pz_backend *b, int rank, pz_error *err) {
+    int other = b->group->device[rank], ok = 0;
+    if (other == b->device) return PZ_OK;
+    PZ_CUDA_TRY(cudaDeviceCanAccessPeer(&ok, b->device, other), err);
+    if (!ok)
+        return pz_fail(err, PZ_E_UNSUPPORTED, "GPU %d (rank %d) cannot write to the memory of GPU %d (rank %d)",
+                       b->device, b->group->view.rank, other, rank);
+    cudaError_t code = cudaDeviceEnablePeerAccess(other, 0);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+        return PZ_OK;
+    }
+    return pz_cuda_check(code, "cudaDeviceEnablePeerAccess", err);
+}
+
+static pz_status meet_others(pz_backend *b, pz_error *err) {
+    pz_cuda_group *g = b->group;
+    void *all[PZ_MAX_RANKS];
+    int sharing = 0;
+    g->mine.workspace = g->memory.data;
+    PZ_TRY(pz_comm_exchange(g->comm, &g->mine, all, err));
+    for (int r = 0; r < g->view.ranks; r++) {
+        const shown *other = all[r];
+        g->view.workspace[r] = other->workspace;
+        g->device[r] = other->device;
+        sharing += other->device == b->device;
+    }
+    g->met = true;
+    for (int r = 0; r < g->view.ranks; r++) PZ_TRY(reach(b, r, err));
+    /* Where ranks share a device, kernels that wait must leave room for those that are waited for: no more blocks than
+     * this rank's part of the multiprocessors, and nothing behind them that takes the room of others. */
+    g->view.late = sharing > 1;
+    g->view.blocks = sharing > 1 ? b->units / sharing : 0;
+    return pz_comm_barrier(g->comm, err); /* all have read what is shown, and can reach each other */
+}
+
+static pz_status new_memory(pz_backend *b, int hidden, pz_error *err) {
+    pz_cuda_group *g = b->group;
+    int64_t buffer = pz_group_buffer_bytes(&g->view, hidden), bytes = PZ_GROUP_HEADER + PZ_GROUP_BUFFERS * buffer;
+    if (bytes > UINT32_MAX)
+        return pz_fail(err, PZ_E_UNSUPPORTED, "collectives over %d ranks of rows of %d: their buffers exceed 4 GiB",
+                       g->view.ranks, hidden);
+    pz_cuda_memory_free(b, &g->memory);
+    PZ_TRY(pz_cuda_memory(b, "the buffers of collectives", bytes, &g->memory, err));
+    PZ_CUDA_TRY(cudaMemsetAsync((unsigned char *)g->memory.data + PZ_GROUP_HEADER, PZ_GROUP_EMPTY,
+                                (size_t)(bytes - PZ_GROUP_HEADER), b->stream),
+                err);
+    PZ_CUDA_TRY(cudaStreamSynchronize(b->stream), err);
+    g->view.buffer_bytes = buffer;
+    g->hidden = hidden;
+    return PZ_OK;
+}
+
+pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err) {
+    pz_cuda_group *g = b->group;
+    if (hidden <= g->hidden) return PZ_OK;
+    PZ_CUDA_TRY(cudaStreamSynchronize(b->stream), err);
+    PZ_TRY(pz_comm_barrier(g->comm, err)); /* nobody writes to the old buffers any more */
+    PZ_TRY(new_memory(b, hidden, err));
+    return meet_others(b, err);
+}
+
+const void *pz_cuda_group_workspace(const pz_backend *b) {
+    return b->group ? b->group->memory.data : NULL;
+}
+
+pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone) {
+    pz_group_view view = b->group->view;
+    view.alone = alone;
+    return view;
+}
+
+/* ---- failure ---- */
+static void name_missing(const pz_cuda_group *g, uint32_t missing, pz_error *out) {
+    char list[4 * PZ_MAX_RANKS] = "";
+    int n = 0, count = 0;
+    for (int r = 0; r < g->view.ranks; r++)
+        if (missing >> r & 1) n += snprintf(list + n, sizeof list - (size_t)n, count++ ? ", %d" : "%d", r);
+    pz_fail(out, PZ_E_TIMEOUT, "rank%s %s of %d did not arrive within %d ms", count > 1 ? "s" : "", list, g->view.ranks,
+            g->view.timeout_ms);
+}
+
+pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
+    pz_cuda_group *g = b->group;
+    if (!g) return PZ_OK;
+    uint32_t missing = __atomic_load_n(g->view.missing, __ATOMIC_ACQUIRE);
+    if (!missing) return PZ_OK;
+    PZ_TRY(pz_comm_check(g->comm, err));
+    pz_error why;
+    name_missing(g, missing, &why);
+    pz_comm_fail(g->comm, &why);
+    return pz_fail(err, PZ_E_TIMEOUT, "%s", why.msg);
+}
+
+pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why) {
+    pz_cuda_group *g = b->group;
+    if (!g || st == PZ_OK) return st;
+    pz_comm_fail(g->comm, why);
+    uint32_t me = 1u << g->view.rank;
+    for (int r = 0; g->met && r < g->view.ranks; r++)
+        cudaMemcpyAsync(&((pz_group_header *)(void *)g->view.workspace[r])->missing, &me, sizeof me,
+                        cudaMemcpyHostToDevice, g->aside);
+    cudaStreamSynchronize(g->aside);
+    cudaGetLastError();
+    return st;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's part of a group: the workspace that the others write to, and what has gone wrong. Its functions that say so
+ * meet the other ranks, which call them at the same point. */
+#ifndef PZ_CUDA_GROUP_H
+#define PZ_CUDA_GROUP_H
+
+#include "backend/cuda/comm/collective.h"
+
+typedef struct pz_cuda_group pz_cuda_group;
+
+enum { PZ_ONE_SHOT_ROWS = 64 };
+
+/* b->group for opts->comm, if that has several ranks; E_RANGE for opts->one_shot. */
+pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err);
+/* Waits for the devices of all ranks, as a rank that is late may still write here. Does nothing without a group. */
+void pz_cuda_group_close(pz_backend *b);
+/* Meets. Room for rows of `hidden`, 0: none. May give the workspaces new addresses. */
+pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err);
+/* Meets: no rank goes on before all are here. */
+pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err);
+/* After the stream has been waited for: E_TIMEOUT if a kernel has waited in vain, E_PEER if the group has failed for
+ * another reason. PZ_OK without a group. */
+pz_status pz_cuda_group_check(pz_backend *b, pz_error *err);
+/* This rank will not launch what the others wait for: their kernels end. Returns `st`. */
+pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why);
+/* The workspace, NULL before it is reserved: captured graphs hold its address. */
+const void *pz_cuda_group_workspace(const pz_backend *b);
+/* For a launch; alone as in the view. */
+pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone);
+
+#endif
