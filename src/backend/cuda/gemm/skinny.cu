@@ -216,6 +216,17 @@ __device__ __forceinline__ void multiply(float (&acc)[MT][4], Chunk &w, uint32_t
     }
 }
 
+/* Norms of the rows of x: a thread a row has asked for one. All blocks ask for the same few bytes at the same time,
+ * which takes a while, so they are waited for when the first unit is rounded. */
+struct row_norms {
+    float *shared, own;
+    bool has;
+    __device__ __forceinline__ void publish() const { /* all threads of the block, once */
+        if (has) shared[threadIdx.x] = pz_fixed_inv(own);
+        __syncthreads();
+    }
+};
+
 /* A thread's sums: in f32, or f32 within a unit, then scaled, rounded and added as integers. */
 template <int MT, typename Sum> struct thread_sums;
 template <int MT> struct thread_sums<MT, float> {
@@ -227,8 +238,8 @@ template <int MT> struct thread_sums<MT, float> {
             for (int e = 0; e < 4; e++) sum[i][e] = 0;
     }
     /* Chunk i of a warp's sequence. */
-    template <bool Group, typename Chunk>
-    __device__ __forceinline__ void add(const skinny_params &p, int, Chunk &w, uint32_t x, const float *) {
+    template <bool Group, typename Chunk, typename Norms>
+    __device__ __forceinline__ void add(const skinny_params &p, int, Chunk &w, uint32_t x, const Norms &) {
         multiply<MT, Group>(sum, w, x, p.x_piece, true);
     }
 };
@@ -244,12 +255,13 @@ template <int MT> struct thread_sums<MT, int> {
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[i][e] = 0;
     }
-    template <bool Group, typename Chunk>
-    __device__ __forceinline__ void add(const skinny_params &p, int i, Chunk &w, uint32_t x, const float *x_inv) {
+    template <bool Group, typename Chunk, typename Norms>
+    __device__ __forceinline__ void add(const skinny_params &p, int i, Chunk &w, uint32_t x, const Norms &norms) {
         const int last = p.unit - 1;
         multiply<MT, Group>(part, w, x, p.x_piece, i & last);
         if ((i & last) != last) return;
-        x_inv += 2 * (threadIdx.x & 3);
+        if (i == last) norms.publish();
+        const float *x_inv = norms.shared + 2 * (threadIdx.x & 3);
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             const float2 inv = *(const float2 *)(x_inv + 8 * t);
@@ -337,11 +349,10 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const __grid_constant__
         sums.begin(p, n0, lane);
         pz_wait();
         const pz_group group = {(int)threadIdx.x, (int)blockDim.x, 0};
-        /* one load a row and block: all blocks ask for the same few bytes */
-        const bool has_norm = !((Sum)0.5f) && (int)threadIdx.x < t.rows;
-        const float x_norm = has_norm ? pz_load_f32(p.out.x_norm + t.row0 + threadIdx.x) : 0;
+        constexpr bool fixed = !((Sum)0.5f);
+        row_norms norms = {x_inv, 0, fixed && (int)threadIdx.x < t.rows};
+        if (norms.has) norms.own = pz_load_f32(p.out.x_norm + t.row0 + threadIdx.x);
         load_x<(MT == 4 ? 8 : 4)>(p, t, unit0 * p.unit * CHUNK, pieces, xs);
-        if (has_norm) x_inv[threadIdx.x] = pz_fixed_inv(x_norm);
         if (Group) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         pz_output_begin(p.out, t, group, &flag);
         __syncthreads();
@@ -350,12 +361,13 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const __grid_constant__
         const uint32_t x_own = xs - unit0 * p.unit * x_chunk; /* of chunk 0 of K */
         if (mine) {
             held_chunk h = {held};
-            sums.template add<Group>(p, 0, h, x_own + chunks[0] * x_chunk, x_inv);
+            sums.template add<Group>(p, 0, h, x_own + chunks[0] * x_chunk, norms);
         }
         while (slots.i < chunks.n) {
             const int i = slots.i;
-            sums.template add<Group>(p, i, slots, x_own + chunks[i] * x_chunk, x_inv);
+            sums.template add<Group>(p, i, slots, x_own + chunks[i] * x_chunk, norms);
         }
+        if (fixed && !mine) norms.publish();
         put_tile<MT, Sum>(p, t, d, sums.sum, (Sum *)(smem + p.sum_offset), column, share, lane);
         pz_output_end<Sum>(p.out, t, group, &flag);
     }
