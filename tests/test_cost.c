@@ -237,6 +237,27 @@ static void test_model(void **state) {
     }
 }
 
+/* Another architecture has skinny alone, at any number of rows. */
+static void test_no_wgmma(void **state) {
+    (void)state;
+    pz_device d;
+    pz_device_gpu("NVIDIA A100-SXM4-80GB", 80, 108, &d);
+    for (int accum = PZ_ACCUM_FIXED; accum <= PZ_ACCUM_BF16; accum++)
+        for (int m = 1; m <= 300; m += 13) {
+            pz_gemm_shape s = shape(2112, 7168, m);
+            s.accum = (pz_accum)accum;
+            pz_gemm_candidate c[PZ_MAX_CANDIDATES];
+            int n = pz_gemm_candidates(&d, &s, c, PZ_MAX_CANDIDATES);
+            assert_true(n >= 1);
+            for (int i = 0; i < n; i++) assert_int_equal(c[i].config.family, PZ_GEMM_SKINNY);
+            pz_gemm_choices chosen = pz_gemm_choose(&d, &s);
+            assert_int_equal(chosen.on.config.family, PZ_GEMM_SKINNY);
+            assert_int_equal(chosen.off.config.family, PZ_GEMM_SKINNY);
+            pz_gemm_config wide = {64, 4, PZ_GEMM_WIDE, 1, 0, 0};
+            assert_true(isinf(pz_gemm_estimate(&d, &s, &wide, PZ_ZERO_PREZERO)));
+        }
+}
+
 static void test_text(void **state) {
     (void)state;
     pz_device d = gpu(0);
@@ -263,9 +284,9 @@ static void test_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_candidates), cmocka_unit_test(test_blocks), cmocka_unit_test(test_estimates),
-        cmocka_unit_test(test_winners),    cmocka_unit_test(test_depths), cmocka_unit_test(test_infeasible),
-        cmocka_unit_test(test_model),      cmocka_unit_test(test_text),
+        cmocka_unit_test(test_candidates), cmocka_unit_test(test_blocks),   cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_winners),    cmocka_unit_test(test_depths),   cmocka_unit_test(test_infeasible),
+        cmocka_unit_test(test_model),      cmocka_unit_test(test_no_wgmma), cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

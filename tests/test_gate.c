@@ -44,9 +44,10 @@ static void test_gpu_names(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         pz_device d;
-        pz_device_gpu(rows[i].product, 77, &d);
+        pz_device_gpu(rows[i].product, 80, 77, &d);
         assert_string_equal(d.name, rows[i].name);
         assert_int_equal(d.units, 77);
+        assert_int_equal(d.sm, 80);
         assert_true(d.gpu && d.bandwidth > 0 && d.gate.fill > 0);
         assert_null(d.tuned);
     }

@@ -348,7 +348,7 @@ static void test_default(void **state) {
                             {.accum = PZ_ACCUM_FIXED, .strategy = PZ_ZERO_MEMSET},
                             {.accum = PZ_ACCUM_FIXED, .strategy = PZ_ZERO_NONE}};
     pz_device dev;
-    pz_device_gpu("NVIDIA H200", 132, &dev);
+    pz_device_gpu("NVIDIA H200", 90, 132, &dev);
     pz_gemm_shape shape = {.n = 48, .k = 256, .weight = PZ_DT_BF16, .accum = PZ_ACCUM_FIXED, .m = 3};
     pz_gemm_choices choices = pz_gemm_model(&dev, &shape);
     pz_gemm_config none = pz_gemm_model_for(&dev, &shape, PZ_ZERO_NONE);

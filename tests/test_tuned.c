@@ -324,7 +324,7 @@ static void test_built_in(void **state) {
         pz_device d;
         pz_error err;
         pz_tuned *t;
-        pz_device_gpu(b->name, 132, &d);
+        pz_device_gpu(b->name, 90, 132, &d);
         assert_string_equal(d.name, b->name);
         assert_ok(pz_tuned_parse((const char *)b->text, b->size, b->name, &d, &t, &err), &err);
         assert_string_equal(t->device, b->name);

@@ -122,7 +122,7 @@ static pz_status tune(const pz_tune_options *o, pz_tune_plan *plan, pz_tune_resu
     pz_tuned *table = NULL;
     pz_tune_tally tally;
     PZ_TRY(pz_measure_get_device(o->device, &info, err));
-    pz_device_gpu(info.product, info.units, &dev);
+    pz_device_gpu(info.product, info.sm, info.units, &dev);
     char path[PZ_DEVICE_NAME + 16];
     snprintf(path, sizeof path, "tuned/%s.json", dev.name);
     r->path = pz_strdup(o->path ? o->path : path);

@@ -49,6 +49,10 @@ static bool is_few(const pz_gemm_config *c) {
     return c->family == PZ_GEMM_SKINNY || c->family == PZ_GEMM_GROUP;
 }
 
+static bool has_wgmma(const pz_device *dev) {
+    return dev->sm == 90;
+}
+
 /* ---- what a block has ---- */
 typedef struct layout {
     int rows;           /* of x in a tile */
@@ -154,6 +158,7 @@ static double after_reading(const pz_gemm_config *c, const layout *l, double row
 
 double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c, pz_strategy strategy) {
     layout l;
+    if (c->family != PZ_GEMM_SKINNY && !has_wgmma(dev)) return INFINITY;
     if (!lay_out(s, c, &l) || (strategy == PZ_ZERO_NONE && c->split > 1)) return INFINITY;
     int64_t k = min64(l.part * PZ_GEMM_CHUNK, s->k), rows = min64(s->m, l.rows), blocks = count_blocks(s, c, l.rows);
     double busiest = (double)pz_ceil_div(blocks, dev->units); /* blocks of one SM */
@@ -240,10 +245,10 @@ static void visit_few(const pz_device *dev, const pz_gemm_shape *s, int family, 
 }
 
 static void visit_all(const pz_device *dev, const pz_gemm_shape *s, visit_fn fn, void *ctx) {
-    bool wide = s->k % 64 == 0;
+    bool wide = s->k % 64 == 0 && has_wgmma(dev);
     if (s->m <= FEW_ROWS || !wide) {
         visit_few(dev, s, PZ_GEMM_SKINNY, fn, ctx);
-        visit_few(dev, s, PZ_GEMM_GROUP, fn, ctx);
+        if (has_wgmma(dev)) visit_few(dev, s, PZ_GEMM_GROUP, fn, ctx);
     }
     for (int columns = 1; wide && columns <= MAX_GROUPS && 64 * (columns - 1) < s->n; columns++)
         for (int shares = 1; shares * columns <= MAX_GROUPS && shares <= pz_gemm_units(s->n, s->k); shares++)

@@ -4,12 +4,12 @@
 #include "plan/tuned.h"
 
 static const pz_device devices[] = {
-#define DEVICE(name, gpu, units, gemm_units, tile_n, min_k, bandwidth, fill, handshake, norm_base, norm_row, ar_base, \
-               ar_row)                                                                                                \
-    {                                                                                                                 \
-        name,   gpu,   units,     gemm_units,                                                                         \
-        tile_n, min_k, bandwidth, {fill, handshake, norm_base, norm_row, ar_base, ar_row, 0},                         \
-        NULL},
+#define DEVICE(name, sm, units, gemm_units, tile_n, min_k, bandwidth, fill, handshake, norm_base, norm_row, ar_base, \
+               ar_row)                                                                                               \
+    {name,  sm > 0,     sm,                                                                                          \
+     units, gemm_units, tile_n,                                                                                      \
+     min_k, bandwidth,  {fill, handshake, norm_base, norm_row, ar_base, ar_row, 0},                                  \
+     NULL},
 #include "plan/devices.def"
 #undef DEVICE
 };
@@ -34,7 +34,7 @@ pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *
     return st;
 }
 
-void pz_device_gpu(const char *product, int units, pz_device *out) {
+void pz_device_gpu(const char *product, int sm, int units, pz_device *out) {
     char name[PZ_DEVICE_NAME];
     size_t n = 0;
     if (strncmp(product, "NVIDIA ", 7) == 0) product += 7;
@@ -50,6 +50,7 @@ void pz_device_gpu(const char *product, int units, pz_device *out) {
     for (int i = 0; i < N_DEVICES; i++)
         if (devices[i].gpu && pz_streq(devices[i].name, name)) *out = devices[i];
     memcpy(out->name, n ? name : "gpu", n ? n + 1 : sizeof "gpu");
+    out->sm = sm;
     if (units > 0) out->units = units;
 }
 

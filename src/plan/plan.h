@@ -30,6 +30,7 @@ typedef struct pz_device {
     char name[PZ_DEVICE_NAME];
     bool gpu; /* runs the CUDA kernels: their geometry may depend on the rows (it changes no bit of FIXED), they keep
                  the workspaces of REDUCE and TICKET themselves, and they know every strategy */
+    int sm;   /* of a GPU: 90 for compute capability 9.0, which alone has wgmma: families GROUP and WIDE */
     int units, gemm_units, tile_n, min_k; /* devices.def */
     double bandwidth;                     /* bytes per us that all units together read */
     pz_gate_constants gate;
@@ -37,9 +38,9 @@ typedef struct pz_device {
 } pz_device;
 /* units 0: the table's number (this machine's processors if that is 0 too). E_NOTFOUND lists the devices. */
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);
-/* A GPU by the name that its driver gives it: "NVIDIA H200" is "h200". One without a row has the model of h200 under
- * its own name. */
-void pz_device_gpu(const char *product, int units, pz_device *out);
+/* A GPU by the name that its driver gives it: "NVIDIA H200" is "h200"; sm: 90 for compute capability 9.0. One without a
+ * row has the model of h200 under its own name. */
+void pz_device_gpu(const char *product, int sm, int units, pz_device *out);
 
 const char *pz_strategy_text(pz_strategy s);
 bool pz_strategy_adds(pz_strategy s);

@@ -222,7 +222,7 @@ static pz_status cuda_open(const pz_backend_options *opts, pz_backend **out, pz_
 }
 
 static void cuda_device(const pz_backend *b, pz_device *out) {
-    pz_device_gpu(b->product, b->units, out);
+    pz_device_gpu(b->product, b->sm, b->units, out);
 }
 
 static const char *cuda_isa(const pz_backend *b) {

@@ -19,7 +19,7 @@ static pz_status make_device(int number, pz_error *err) {
     struct cudaDeviceProp prop;
     pz_tuned *tuned = NULL;
     PZ_CUDA_TRY(cudaGetDeviceProperties(&prop, number), err);
-    pz_device_gpu(prop.name, prop.multiProcessorCount, &known[number].device);
+    pz_device_gpu(prop.name, prop.major * 10 + prop.minor, prop.multiProcessorCount, &known[number].device);
     PZ_TRY(pz_tuned_open(&known[number].device, &tuned, err));
     pz_device_tune(&known[number].device, tuned);
     known[number].ready = true;

@@ -161,7 +161,7 @@ pz_status pz_bench_open(pz_bench *b, const pz_measure_spec *spec, pz_error *err)
     *b = (pz_bench){.spec = spec};
     PZ_TRY(pz_lab_open(&b->lab, spec->device, err));
     b->links = count_links(b);
-    pz_device_gpu(b->lab.product, b->lab.units, &b->device);
+    pz_device_gpu(b->lab.product, b->lab.sm, b->lab.units, &b->device);
     PZ_TRY(pz_tuned_open(&b->device, &b->tuned, err));
     pz_device_tune(&b->device, b->tuned);
     PZ_TRY(alloc_data(b, err));
