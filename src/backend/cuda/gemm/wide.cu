@@ -110,8 +110,8 @@ struct loader {
 /* What a warpgroup needs to work through its units. */
 struct consumer {
     shared_head *h;
-    uint32_t w, x; /* slot 0 */
-    int w_slot, x_slot;
+    uint32_t w, x;      /* slot 0 */
+    int w_slot, x_slot; /* of the unit */
     float w_inv[2];
 };
 
@@ -141,22 +141,24 @@ __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], 
     }
 }
 
-/* Until at most `pending` of the committed groups run. */
+/* Until at most `pending` of the committed groups run, or fewer. */
 [[maybe_unused]] __device__ __forceinline__ void wait_products(int pending) {
-    if (pending == 0) pz_wgmma_wait<0>();
-    if (pending == 1) pz_wgmma_wait<1>();
-    if (pending == 2) pz_wgmma_wait<2>();
-    if (pending == 3) pz_wgmma_wait<3>();
+    if (pending == 0)
+        pz_wgmma_wait<0>();
+    else if (pending == 1)
+        pz_wgmma_wait<1>();
+    else
+        pz_wgmma_wait<2>();
 }
 
-/* Asks for the products of unit j with rows of x from `row` on; its first slots are w_slot and x_slot. */
+/* Asks for the products of unit j with rows of x from `row` on; each chunk is a group. */
 template <int Width>
 __device__ __forceinline__ void ask(const wide_params &p, const work &w, const consumer &c, int j, int row, bool add,
                                     float (&acc)[Width / 2]) {
     unsigned i = BLOCKS * p.unit * j;
     const unsigned end = BLOCKS * min(p.unit * (j + 1), w.n);
     int w_slot = c.w_slot, x_slot = c.x_slot;
-    while (i < end) {
+    for (; i < end; add = true) {
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++, i++) {
             pz_barrier_wait(at(&c.h->w_full[i % BARRIERS]), i / BARRIERS & 1);
@@ -166,57 +168,86 @@ __device__ __forceinline__ void ask(const wide_params &p, const work &w, const c
             w_slot = wrap(w_slot + 1, p.w_stages);
             x_slot = wrap(x_slot + 1, p.x_stages);
         }
-        add = true;
-    }
-    pz_wgmma_commit();
-}
-
-/* Unit j has been read. */
-[[maybe_unused]] __device__ __forceinline__ void release(const wide_params &p, const work &w, const consumer &c,
-                                                         int j) {
-    if (threadIdx.x & 31) return;
-    for (int i = p.unit * j; i < min(p.unit * (j + 1), w.n); i++)
-        pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
-}
-
-/* Units j, j + shares, ... (Count of them), Width rows of x at a time, Flight such slices at once: their products are
- * asked for before the first sum is rounded. f32 sums stay in acc[0], fixed ones go to `sum`. */
-template <int N, int Width, int Count, int Flight, int Accs, typename Sum>
-__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j, bool add,
-                                              float (&acc)[Accs][Width / 2], Sum (&sum)[N / 2]) {
-    constexpr bool fixed = !((Sum)0.5f);
-    constexpr int SLICES = N / Width, ALL = Count * SLICES;
-    static_assert(ALL % Flight == 0 && (!fixed || Flight <= Accs), "");
-#pragma unroll
-    for (int first = 0; first < ALL; first += Flight) {
-#pragma unroll
-        for (int u = first; u < first + Flight; u++) {
-            const int slice = u % SLICES;
-            ask<Width>(p, w, c, j + u / SLICES * p.shares, slice * Width, !fixed && (add || u),
-                       acc[fixed ? u - first : 0]);
-            if (slice < SLICES - 1) continue;
-            c.w_slot = wrap(c.w_slot + p.w_step, p.w_stages);
-            c.x_slot = wrap(c.x_slot + p.x_step, p.x_stages);
-        }
-#pragma unroll
-        for (int u = first; u < first + Flight; u++) {
-            const int slice = u % SLICES;
-            wait_products(first + Flight - 1 - u);
-            if (slice == SLICES - 1) release(p, w, c, j + u / SLICES * p.shares);
-            if constexpr (fixed)
-                round_unit<Width>(sum + slice * Width / 2, acc[u - first], c.h->x_inv + slice * Width, c.w_inv);
-        }
+        pz_wgmma_commit();
     }
 }
 
-/* How a warpgroup works: rows of x at once, units begun at once, and slices of them asked for before the first is
- * rounded, by what fits into the registers. */
+/* Waits for the products of unit j; a chunk's slots are free as soon as its `last` ones are there. */
+[[maybe_unused]] __device__ __forceinline__ void take(const wide_params &p, const work &w, const consumer &c, int j,
+                                                      bool last) {
+    const int end = last ? min(p.unit * (j + 1), w.n) : 0;
+#pragma unroll 1
+    for (int i = p.unit * j; i < end; i++) {
+        wait_products(end - 1 - i);
+        if ((threadIdx.x & 31) == 0) pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
+    }
+    pz_wgmma_wait<0>();
+}
+
+/* To this group's next unit. */
+[[maybe_unused]] __device__ __forceinline__ int step(const wide_params &p, consumer &c, int j) {
+    c.w_slot = wrap(c.w_slot + p.w_step, p.w_stages);
+    c.x_slot = wrap(c.x_slot + p.x_step, p.x_stages);
+    return j + p.shares;
+}
+
+/* Units j, j + shares, ... with f32 sums in acc[0]. */
+template <int N, int Width>
+__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j,
+                                              float (&acc)[1][N / 2], float (&)[N / 2]) {
+    for (; j < w.units; j = step(p, c, j)) {
+        ask<N>(p, w, c, j, 0, true, acc[0]);
+        take(p, w, c, j, true);
+    }
+}
+
+/* The same with fixed ones in `sum`, Width rows of x at a time. */
+template <int N, int Width>
+__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j,
+                                              float (&acc)[1][Width / 2], int (&sum)[N / 2]) {
+    for (; j < w.units; j = step(p, c, j))
+#pragma unroll
+        for (int row = 0; row < N; row += Width) {
+            ask<Width>(p, w, c, j, row, false, acc[0]);
+            take(p, w, c, j, row + Width == N);
+            round_unit<Width>(sum + row / 2, acc[0], c.h->x_inv + row, c.w_inv);
+        }
+}
+
+/* Waits for the products in `acc`, asks for the next, if there are any, in `other`, and rounds the first. */
+template <int N, int Width>
+__device__ __forceinline__ bool take_turn(const wide_params &p, const work &w, consumer &c, int &j, int row,
+                                          float (&acc)[Width / 2], float (&other)[Width / 2], int *sum) {
+    const int next = (row + Width) % N;
+    take(p, w, c, j, next == 0);
+    if (next == 0) {
+        j = step(p, c, j);
+        if (j >= w.units) {
+            round_unit<Width>(sum + row / 2, acc, c.h->x_inv + row, c.w_inv);
+            return false;
+        }
+    }
+    ask<Width>(p, w, c, j, next, false, other);
+    round_unit<Width>(sum + row / 2, acc, c.h->x_inv + row, c.w_inv);
+    return true;
+}
+
+/* The same; the next products are made while the last ones are rounded. */
+template <int N, int Width>
+__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j,
+                                              float (&acc)[2][Width / 2], int (&sum)[N / 2]) {
+    if (j >= w.units) return;
+    ask<Width>(p, w, c, j, 0, false, acc[0]);
+    while (take_turn<N, Width>(p, w, c, j, 0, acc[0], acc[1], sum) &&
+           take_turn<N, Width>(p, w, c, j, Width % N, acc[1], acc[0], sum))
+        ;
+}
+
+/* How a warpgroup works: rows of x at a time and products in its hands, by what fits into the registers. */
 template <int N, int Groups, typename Sum> struct plan {
     static constexpr bool fixed = !((Sum)0.5f);
     static constexpr int width = fixed && N > 64 ? 64 : N;
-    static constexpr int units = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < MAX_GROUPS ? 2 : 1;
-    static constexpr int flight = N > 64 && fixed &&Groups < MAX_GROUPS ? 2 : units;
-    static constexpr int accs = fixed ? flight : 1;
+    static constexpr int accs = fixed && (N < 64 || Groups < MAX_GROUPS) ? 2 : 1;
 };
 
 /* A thread's elements of a product [row of x][row of w], as wgmma lays them out: N / 8 times two rows and the columns
@@ -306,16 +337,7 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
     }
     pz_output_begin(p.out, w.tile, g, &h->flag);
     g.sync();
-    int j = share;
-    if constexpr (how::units > 1) {
-        const int last = (how::units - 1) * p.shares;
-        /* else the group that has the first of the units could wait for a slot that it has to empty itself */
-        const bool fits = BLOCKS * p.unit * (last + 1) <= min(p.w_stages, p.x_stages);
-        for (; fits && j + last < w.units; j += how::units * p.shares)
-            consume_units<N, how::width, how::units, how::flight>(p, w, c, j, j != share, acc, sum);
-    }
-    for (; j < w.units; j += p.shares)
-        consume_units<N, how::width, 1, how::flight / how::units>(p, w, c, j, j != share, acc, sum);
+    consume_units<N, how::width>(p, w, c, share, acc, sum);
     if constexpr (how::fixed)
         put<N, Sum>(p, w, g, sum, sums, column, share);
     else
