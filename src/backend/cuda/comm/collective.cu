@@ -16,9 +16,9 @@
  * e + 1. So nobody touches the buffer of launch e - 1, which is that of e + 2, and launch e makes as much of it EMPTY
  * as launch e - 1 has used, whatever the rows of either.
  *
- * Blocks wait for blocks of the same row on other devices. At most one block a multiprocessor does (fewer where ranks
- * share a device), each goes through its rows in order, and no row waits for another one, so the smallest row that is
- * not done always gets on. */
+ * Blocks wait for blocks of the same row on other devices. No more are launched than half of what the device holds at
+ * once, so that those of two groups in two streams are there together (fewer where ranks share a device); each goes
+ * through its rows in order, and no row waits for another one. */
 #include "backend/cuda/comm/collective.h"
 
 #include "backend/cuda/norm/norm.cuh"
@@ -120,36 +120,41 @@ template <int Elem> __device__ __forceinline__ words8<Elem> round8(float (&v)[8]
 /* ---- waiting ---- */
 struct patience {
     unsigned long long since;
-    int polls;
-    bool over; /* do not wait: something has failed, and what is not there counts as NaN */
+    uint32_t polls, missing; /* missing: the ranks that this thread has waited for in vain */
+    bool over;               /* do not wait: something has failed, and what is not there counts as NaN */
 };
 
-/* Sends every rank to its end: this one reports, and so does whoever is told, in its next launch at the latest. */
-__device__ __noinline__ bool give_up(const reduce_params &p, uint32_t missing, bool late) {
+__device__ __forceinline__ void look_at_clock(const reduce_params &p, uint32_t missing, patience &w) {
+    if (++w.polls % PATIENCE) return;
+    const unsigned long long now = nanoseconds();
+    if (w.since == 0) w.since = now;
+    w.over = poll4(&header_of(p, p.rank)->missing) != 0;
+    if (w.over || now - w.since < p.timeout_ns) return;
+    w.over = true;
+    w.missing = missing;
+}
+
+/* After a wait that was given up: tells the host, and if it is not known yet every rank, so that all come to their end.
+ */
+__device__ __noinline__ void report(const reduce_params &p, uint32_t missing) {
     pz_group_header *own = header_of(p, p.rank);
-    uint32_t known = poll4(&own->missing);
-    if (!known && !late) return false;
-    if (!known) known = atomicCAS(&own->missing, 0u, missing);
+    uint32_t known = missing ? atomicCAS(&own->missing, 0u, missing) : poll4(&own->missing);
     if (!known) {
         known = missing;
         for (int r = 0; r < p.ranks; r++)
             if (r != p.rank) push4(&header_of(p, r)->missing, missing);
     }
     push4(p.missing, known);
-    __threadfence_system(); /* whoever sees what this block sends from here on can see this too */
-    return true;
-}
-
-__device__ __forceinline__ void look_at_clock(const reduce_params &p, uint32_t missing, patience &w) {
-    if (++w.polls % PATIENCE) return;
-    const unsigned long long now = nanoseconds();
-    if (w.since == 0) w.since = now;
-    w.over = give_up(p, missing, now - w.since >= p.timeout_ns);
 }
 
 /* The other ranks in order: 0, 1, ... without this one. */
 __device__ __forceinline__ int other_rank(const reduce_params &p, int i) {
     return i < p.rank ? i : i + 1;
+}
+
+/* Beyond the row the last vector is taken once more and not used: branches would cost registers. */
+__device__ __forceinline__ uint32_t vector_of(const reduce_params &p, int i) {
+    return min((int)threadIdx.x + i * THREADS, p.n.hidden / 8 - 1);
 }
 
 /* got[i][o]: vector `at + i` of a row from other rank o. `from`: of rank 0. */
@@ -162,18 +167,14 @@ __device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const re
 #pragma unroll
         for (int i = 0; i < N; i++)
 #pragma unroll
-            for (int o = 0; o < OTHERS; o++) {
-                const int vector = threadIdx.x + (at + i) * THREADS;
-                if (o < p.ranks - 1 && vector * 8 < p.n.hidden)
-                    poll8<Elem>(got[i][o], from + other_rank(p, o) * stride + vector * bytes8<Elem>::N);
-            }
+            for (int o = 0; o < OTHERS; o++)
+                if (o < p.ranks - 1)
+                    poll8<Elem>(got[i][o], from + other_rank(p, o) * stride + vector_of(p, at + i) * bytes8<Elem>::N);
 #pragma unroll
         for (int i = 0; i < N; i++)
 #pragma unroll
             for (int o = 0; o < OTHERS; o++)
-                if (o < p.ranks - 1 && (threadIdx.x + (at + i) * THREADS) * 8 < p.n.hidden &&
-                    !arrived8<Elem>(got[i][o]))
-                    missing |= 1u << other_rank(p, o);
+                if (o < p.ranks - 1 && !arrived8<Elem>(got[i][o])) missing |= 1u << other_rank(p, o);
         if (missing == 0 || w.over) return;
         look_at_clock(p, missing, w);
     }
@@ -193,6 +194,38 @@ template <int Payload> __device__ __forceinline__ words8<Payload> own8(const red
     return w;
 }
 
+template <int Elem> __device__ __forceinline__ void add8(float (&v)[8], const words8<Elem> &w) {
+    float part[8];
+    values8<Elem>(part, w);
+#pragma unroll
+    for (int e = 0; e < 8; e++) v[e] = __fadd_rn(v[e], part[e]);
+}
+
+/* Rank 0 first, then 1, and so on. Of two ranks either may come first. */
+template <int Payload, int RANKS>
+__device__ __forceinline__ void add_up(float (&v)[8], const words8<Payload> &own,
+                                       const words8<Payload> (&got)[RANKS - 1], const reduce_params &p) {
+    if constexpr (RANKS == 2) {
+        values8<Payload>(v, own);
+        if (p.ranks == 2) add8<Payload>(v, got[0]);
+    } else {
+#pragma unroll
+        for (int r = 0; r < RANKS; r++) {
+            if (r >= p.ranks) continue;
+            words8<Payload> w;
+#pragma unroll
+            for (int k = 0; k < bytes8<Payload>::WORDS; k++) {
+                w.at[k] = r < RANKS - 1 && r < p.rank ? got[r < RANKS - 1 ? r : 0].at[k] : own.at[k];
+                if (r > 0 && r > p.rank) w.at[k] = got[r > 0 ? r - 1 : 0].at[k];
+            }
+            if (r == 0)
+                values8<Payload>(v, w);
+            else
+                add8<Payload>(v, w);
+        }
+    }
+}
+
 /* v[i]: the sum over the ranks of vector i. `from`: rank 0's part of the row. */
 template <int NV, int Payload, int RANKS>
 __device__ __forceinline__ void sum_row(float (&v)[NV][8], const words8<Payload> (&own)[NV], const reduce_params &p,
@@ -203,27 +236,14 @@ __device__ __forceinline__ void sum_row(float (&v)[NV][8], const words8<Payload>
         words8<Payload> got[N][RANKS - 1];
         collect<Payload, N, RANKS - 1>(got, p, from, at, w);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-#pragma unroll
-            for (int r = 0; r < RANKS; r++) {
-                if (r >= p.ranks) continue;
-                words8<Payload> words;
-                float part[8];
-#pragma unroll
-                for (int k = 0; k < bytes8<Payload>::WORDS; k++) {
-                    words.at[k] = r < RANKS - 1 && r < p.rank ? got[i][r < RANKS - 1 ? r : 0].at[k] : own[at + i].at[k];
-                    if (r > 0 && r > p.rank) words.at[k] = got[i][r > 0 ? r - 1 : 0].at[k];
-                }
-                values8<Payload>(part, words);
-#pragma unroll
-                for (int e = 0; e < 8; e++) v[at + i][e] = r == 0 ? part[e] : __fadd_rn(v[at + i][e], part[e]);
-            }
+        for (int i = 0; i < N; i++) add_up<Payload, RANKS>(v[at + i], own[at + i], got[i], p);
     }
 }
 
 /* Sends vector `vector` of a row to all other ranks, to byte `at` of their workspaces. */
 template <int Elem>
 __device__ __forceinline__ void push_to_all(const reduce_params &p, const words8<Elem> &w, uint32_t at) {
+#pragma unroll 1
     for (int d = 1; d < p.ranks; d++) {
         const int to = p.rank + d < p.ranks ? p.rank + d : p.rank + d - p.ranks;
         push8<Elem>(p.workspace[to] + at, w);
@@ -238,13 +258,9 @@ __device__ __forceinline__ void receive_row(float (&v)[NV][8], const reduce_para
     for (;;) {
         bool all = true;
 #pragma unroll
-        for (int i = 0; i < NV; i++) {
-            const int vector = threadIdx.x + i * THREADS;
-            if (vector * 8 < p.n.hidden) poll8<Elem>(got[i], from + vector * bytes8<Elem>::N);
-        }
+        for (int i = 0; i < NV; i++) poll8<Elem>(got[i], from + vector_of(p, i) * bytes8<Elem>::N);
 #pragma unroll
-        for (int i = 0; i < NV; i++)
-            all = all && ((threadIdx.x + i * THREADS) * 8 >= p.n.hidden || arrived8<Elem>(got[i]));
+        for (int i = 0; i < NV; i++) all = all && arrived8<Elem>(got[i]);
         if (all || w.over) break;
         look_at_clock(p, 1u << owner, w);
     }
@@ -260,9 +276,14 @@ __device__ __forceinline__ void empty_buffer(const reduce_params &p, uint32_t bu
         at[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
 }
 
+/* Blocks that a multiprocessor holds at once. */
+constexpr int residents(int vectors, int ranks) {
+    return vectors <= 2 && ranks == 2 ? 2 : 1;
+}
+
 /* Payload: what partial sums are sent as, BF16 if x is, else F32. Elem: of res, r and y. RANKS: at most. */
 template <int NV, int Payload, int Elem, int RANKS, bool TWO_STEP>
-__global__ void __launch_bounds__(THREADS) reduce(const __grid_constant__ reduce_params p) {
+__global__ void __launch_bounds__(THREADS, residents(NV, RANKS)) reduce(const __grid_constant__ reduce_params p) {
     const norm_params &n = p.n;
     if (!n.late) pz_trigger();
     if ((int)blockIdx.x >= p.blocks) {
@@ -288,16 +309,12 @@ __global__ void __launch_bounds__(THREADS) reduce(const __grid_constant__ reduce
         words8<Elem> res[NV];
 #pragma unroll
         for (int i = 0; i < NV; i++) mine[i] = own8<Payload>(p, row, min(first + i * STRIDE, n.hidden - 8));
-        if (n.res.data)
-#pragma unroll
-            for (int i = 0; i < NV; i++) res[i] = load8<Elem>(n.res, row, min(first + i * STRIDE, n.hidden - 8));
         const bool begins = row == (int)blockIdx.x;
         if (begins && together) {
             buffer = PZ_GROUP_HEADER + head.x * p.buffer_bytes;
             /* From here on every thread has the header, and it may change. */
             w.over = __syncthreads_or(head.z != 0 || head.x >= PZ_GROUP_BUFFERS);
             if (threadIdx.x == THREADS - 1) before = atomicAdd(&own->arrived, 1u);
-            if (w.over && blockIdx.x == 0 && threadIdx.x == 0) push4(p.missing, head.z);
         }
         const int owner = TWO_STEP ? row % p.ranks : p.rank;
         const uint32_t in_row = n.hidden / 8 * bytes8<Payload>::N;
@@ -313,6 +330,9 @@ __global__ void __launch_bounds__(THREADS) reduce(const __grid_constant__ reduce
             else if (owner != p.rank)
                 push8<Payload>(p.workspace[owner] + at, mine[i]);
         }
+        if (n.res.data)
+#pragma unroll
+            for (int i = 0; i < NV; i++) res[i] = load8<Elem>(n.res, row, min(first + i * STRIDE, n.hidden - 8));
         if (begins && together) empty_buffer(p, head.x, head.y);
         float v[NV][8];
         if (!TWO_STEP || owner == p.rank) {
@@ -326,7 +346,7 @@ __global__ void __launch_bounds__(THREADS) reduce(const __grid_constant__ reduce
 #pragma unroll
                     for (int e = 0; e < 8; e++) v[i][e] = __fadd_rn(v[i][e], add[e]);
                 }
-                if (!TWO_STEP || vector * 8 >= n.hidden) continue;
+                if (!TWO_STEP || w.over || vector * 8 >= n.hidden) continue; /* nobody gets a sum that is not one */
                 words8<Elem> sum = round8<Elem>(v[i]);
                 make_sendable<Elem>(sum);
                 push_to_all<Elem>(p, sum, sum_at + vector * bytes8<Elem>::N);
@@ -346,6 +366,7 @@ __global__ void __launch_bounds__(THREADS) reduce(const __grid_constant__ reduce
         }
         if (row + p.blocks < n.m) __syncthreads(); /* the sums of this row have been read */
     }
+    if (w.over) report(p, w.missing);
     if (together && threadIdx.x == THREADS - 1 && before == (uint32_t)p.blocks - 1) {
         own->arrived = 0;
         own->used = p.use;
@@ -400,7 +421,8 @@ reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int fir
     const int64_t parts = two_step ? (m + p.ranks - 1) / p.ranks : m;
     p.sums_at = (uint32_t)(parts * p.ranks * a->hidden * elem_bytes(a->x.elem));
     p.use = (p.sums_at + (two_step ? (uint32_t)m * a->hidden * elem_bytes(a->r.elem) : 0)) / 16;
-    const int blocks = g->blocks ? g->blocks : units;
+    const int vectors = (a->hidden / 8 + THREADS - 1) / THREADS;
+    const int blocks = g->blocks ? g->blocks : units * residents(vectors, two_step ? PZ_MAX_RANKS : g->ranks) / 2;
     p.blocks = m < blocks ? m : blocks;
     return p;
 }

@@ -31,7 +31,7 @@ typedef struct pz_group_view {
     uint32_t *missing; /* page-locked host memory: becomes what the header says when that is not 0 */
     int rank, ranks, timeout_ms;
     int one_shot; /* rows up to which every rank sends its rows to all; above, a row's owner sends the sum */
-    int blocks;   /* that may wait at the same time; 0: one a multiprocessor */
+    int blocks;   /* that may wait at the same time; 0: half of what the device holds */
     bool late;    /* no kernel after this one may start before its end */
     bool alone;   /* nothing is sent or waited for, and the result is that of one rank */
 } pz_group_view;

@@ -91,10 +91,10 @@ static pz_status meet_others(pz_backend *b, pz_error *err) {
     }
     g->met = true;
     for (int r = 0; r < g->view.ranks; r++) PZ_TRY(reach(b, r, err));
-    /* Where ranks share a device, kernels that wait must leave room for those that are waited for: no more blocks than
-     * this rank's part of the multiprocessors, and nothing behind them that takes the room of others. */
+    /* Where ranks share a device, kernels that wait must leave room for those that are waited for: few blocks, and
+     * nothing behind them that takes the room of others. */
     g->view.late = sharing > 1;
-    g->view.blocks = sharing > 1 ? b->units / sharing : 0;
+    g->view.blocks = sharing > 1 ? b->units / (4 * sharing) : 0;
     return pz_comm_barrier(g->comm, err); /* all have read what is shown, and can reach each other */
 }
 
