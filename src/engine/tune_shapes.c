@@ -63,7 +63,7 @@ pz_status pz_tune_parse_shapes(const char *text, pz_accum accum, pz_gemm_shapes 
 static void add_choice(pz_str *b, const pz_gemm_choice *c) {
     pz_str geometry = {0};
     pz_gemm_config_text(&c->config, &geometry);
-    pz_str_addf(b, "  %-8s %8.2f +- %4.2f  %-58s", pz_strategy_text(c->strategy), c->us, c->ci,
+    pz_str_addf(b, "  %-8s %8.2f +- %4.2f  %-60s", pz_strategy_text(c->strategy), c->us, c->ci,
                 geometry.s ? geometry.s : "");
     pz_str_free(&geometry);
 }
@@ -99,7 +99,7 @@ pz_status pz_tune_summary(const pz_tune_plan *p, const pz_tuned *table, const pz
     pz_str b = {0};
     pz_str_addf(&b, "%s (%d units), kernels %s; times in us with half of the 95 %% interval\n", table->device,
                 table->units, table->kernels);
-    pz_str_addf(&b, "%7s   %-6s %-5s %4s  %-84s  %-84s  %6s  %8s  %s\n", "N", "K", "accum", "m", "with a zeroed output",
+    pz_str_addf(&b, "%7s   %-6s %-5s %4s  %-86s  %-86s  %6s  %8s  %s\n", "N", "K", "accum", "m", "with a zeroed output",
                 "without", "on-off", "cuBLASLt", "on/cu");
     for (int i = 0; i < p->shapes->n; i++)
         for (int k = 0; k < p->n_batches; k++) {

@@ -156,10 +156,10 @@ static double after_reading(const pz_gemm_config *c, const layout *l, double row
     return late(l) * chunk + ((double)l->held - late(l)) * early_us + (c->warps > 1 ? sums_us + warp_us * c->warps : 0);
 }
 
-double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c, pz_strategy strategy) {
+/* Without what the strategy costs. */
+static double launch_time(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c) {
     layout l;
-    if (c->family != PZ_GEMM_SKINNY && !has_wgmma(dev)) return INFINITY;
-    if (!lay_out(s, c, &l) || (strategy == PZ_ZERO_NONE && c->split > 1)) return INFINITY;
+    if ((c->family != PZ_GEMM_SKINNY && !has_wgmma(dev)) || !lay_out(s, c, &l)) return INFINITY;
     int64_t k = min64(l.part * PZ_GEMM_CHUNK, s->k), rows = min64(s->m, l.rows), blocks = count_blocks(s, c, l.rows);
     double busiest = (double)pz_ceil_div(blocks, dev->units); /* blocks of one SM */
     double weights = (double)min64(c->tile_n, s->n) * (double)k * 2, x = (double)rows * (double)k * 2;
@@ -177,8 +177,12 @@ double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_g
     double products = (double)c->tile_n / 16 * (skinny || row_groups > 4 ? row_groups : 4) * (double)k / 16;
     if (is_few(c)) products *= late_products;
     double work = busiest * (x / l2_bytes + products / (skinny ? mmas : wgmmas));
-    return launch_us + read + work + after_reading(c, &l, row_groups) + wave_us * (waves - 1) +
-           strategy_us(dev, s, c, strategy);
+    return launch_us + read + work + after_reading(c, &l, row_groups) + wave_us * (waves - 1);
+}
+
+double pz_gemm_estimate(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c, pz_strategy strategy) {
+    if (strategy == PZ_ZERO_NONE && c->split > 1) return INFINITY;
+    return launch_time(dev, s, c) + strategy_us(dev, s, c, strategy);
 }
 
 /* ---- geometries ---- */
@@ -257,42 +261,60 @@ static void visit_all(const pz_device *dev, const pz_gemm_shape *s, visit_fn fn,
 }
 
 /* ---- the model's choice ---- */
+typedef struct pick {
+    pz_strategy strategy;
+    pz_gemm_config config;
+    double us;
+} pick;
+
 typedef struct search {
     const pz_device *dev;
     const pz_gemm_shape *shape;
-    pz_strategy strategy;
-    pz_gemm_config best;
-    double us;
+    pick *of;
+    int n;
 } search;
 
 static void keep_best(void *ctx, const pz_gemm_config *c) {
     search *s = ctx;
-    if ((c->split == 1) != (s->strategy == PZ_ZERO_NONE)) return;
-    double us = pz_gemm_estimate(s->dev, s->shape, c, s->strategy);
-    if (us >= s->us) return;
-    s->us = us;
-    s->best = *c;
+    double launch = INFINITY;
+    for (int i = 0; i < s->n; i++) {
+        pick *b = &s->of[i];
+        if ((c->split == 1) != (b->strategy == PZ_ZERO_NONE)) continue;
+        if (isinf(launch)) launch = launch_time(s->dev, s->shape, c);
+        double us = launch + strategy_us(s->dev, s->shape, c, b->strategy);
+        if (us >= b->us) continue;
+        b->us = us;
+        b->config = *c;
+    }
 }
 
-static search best_for(const pz_device *dev, const pz_gemm_shape *shape, pz_strategy strategy) {
-    search s = {.dev = dev, .shape = shape, .strategy = strategy, .us = INFINITY};
-    s.best = (pz_gemm_config){.tile_n = 64, .split = 1, .family = PZ_GEMM_SKINNY, .warps = 4};
+static void search_best(const pz_device *dev, const pz_gemm_shape *shape, pick *of, int n) {
+    search s = {dev, shape, of, n};
+    for (int i = 0; i < n; i++) {
+        of[i].us = INFINITY;
+        of[i].config = (pz_gemm_config){.tile_n = 64, .split = 1, .family = PZ_GEMM_SKINNY, .warps = 4};
+    }
     visit_all(dev, shape, keep_best, &s);
-    return s;
 }
 
 pz_gemm_config pz_gemm_model_for(const pz_device *dev, const pz_gemm_shape *shape, pz_strategy strategy) {
-    return best_for(dev, shape, strategy).best;
+    pick one = {.strategy = strategy};
+    search_best(dev, shape, &one, 1);
+    return one.config;
 }
 
 pz_gemm_choices pz_gemm_model(const pz_device *dev, const pz_gemm_shape *shape) {
-    search none = best_for(dev, shape, PZ_ZERO_NONE), zeroed = best_for(dev, shape, PZ_ZERO_PREZERO);
-    search self = best_for(dev, shape, PZ_ZERO_SELF), reduce = best_for(dev, shape, PZ_ZERO_REDUCE);
-    const search *on = zeroed.us < none.us ? &zeroed : &none;
-    const search *off = reduce.us < self.us ? &reduce : &self;
-    if (none.us <= off->us) off = &none;
-    return (pz_gemm_choices){.on = {.strategy = on->strategy, .config = on->best},
-                             .off = {.strategy = off->strategy, .config = off->best}};
+    pick all[] = {{.strategy = PZ_ZERO_NONE},
+                  {.strategy = PZ_ZERO_PREZERO},
+                  {.strategy = PZ_ZERO_SELF},
+                  {.strategy = PZ_ZERO_REDUCE}};
+    const pick *none = &all[0], *zeroed = &all[1], *self = &all[2], *reduce = &all[3];
+    search_best(dev, shape, all, sizeof all / sizeof *all);
+    const pick *on = zeroed->us < none->us ? zeroed : none;
+    const pick *off = reduce->us < self->us ? reduce : self;
+    if (none->us <= off->us) off = none;
+    return (pz_gemm_choices){.on = {.strategy = on->strategy, .config = on->config},
+                             .off = {.strategy = off->strategy, .config = off->config}};
 }
 
 /* ---- candidates ---- */
