@@ -29,6 +29,7 @@ struct wide_params {
     int part, longer;                         /* units of a part, and how many parts have one more */
     int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
     int w_step, x_step;                       /* slots from a group's unit to its next */
+    int bulk;                                 /* rows of y may be added to by bulk copies */
 };
 
 struct shared_head {
@@ -276,15 +277,41 @@ __device__ __forceinline__ void put_unshared(pz_destination d, int rows, int col
     }
 }
 
-/* The sums of the warpgroups that share a tile, added in their order and put out. */
+/* The sums of the warpgroups that share a tile, [share][N][pitch], added in their order: into those of the first if
+ * `keep`, else put out. */
+template <int N, typename Sum>
+__device__ __forceinline__ void add_shares(const wide_params &p, const pz_tile &t, const pz_group &g,
+                                           const pz_destination &d, Sum *shared, int pitch, bool keep) {
+    struct alignas(16) four {
+        Sum v[4];
+    };
+    const int fours = ROWS * p.columns / 4, col = g.thread % fours * 4;
+    for (int r = g.thread / fours; r < t.rows; r += g.threads / fours) {
+        four *first = (four *)(shared + r * pitch + col), all = *first;
+#pragma unroll 1
+        for (int s = 1; s < p.shares; s++) {
+            const four more = *(const four *)(shared + (s * N + r) * pitch + col);
+#pragma unroll
+            for (int e = 0; e < 4; e++) all.v[e] += more.v[e];
+        }
+        if (keep) *first = all;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (!keep && col + e < t.cols) pz_output_put(d, r, col + e, all.v[e]);
+    }
+}
+
+/* Puts the tile out. From 64 rows on, sums to be added to y come together in shared memory, and bulk copies add a row
+ * at once; fewer are added by the threads that have them. */
 template <int N, typename Sum>
 __device__ __forceinline__ void put(const wide_params &p, const work &w, const pz_group &g, const Sum (&sum)[N / 2],
                                     Sum *shared, int column, int share) {
-    const int row = 2 * (threadIdx.x & 3), width = ROWS * p.columns, pitch = width + 4,
+    const int row = 2 * (threadIdx.x & 3), pitch = ROWS * p.columns + 4,
               col = column * ROWS + 16 * ((threadIdx.x >> 5) & 3) + (threadIdx.x >> 2 & 7);
     pz_destination d = pz_output_destination<Sum>(p.out, w.tile);
+    const bool bulk = N >= 64 && p.bulk && d.adds && !d.bf16;
     pz_output_ready(p.out, w.tile, g);
-    if (p.shares == 1) {
+    if (p.shares == 1 && !bulk) {
         d.data += (row * d.ld + col) * (d.bf16 ? 2 : 4);
         put_unshared<N>(d, w.tile.rows - row, w.tile.cols - col, sum);
         return;
@@ -293,14 +320,17 @@ __device__ __forceinline__ void put(const wide_params &p, const work &w, const p
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         shared[(share * N + row + 8 * (i / 4) + (i & 1)) * pitch + col + 8 * ((i >> 1) & 1)] = sum[i];
-    g.sync();
-    const int at_col = g.thread % width;
-    if (at_col >= w.tile.cols) return;
-    for (int r = g.thread / width; r < w.tile.rows; r += g.threads / width) {
-        Sum v = 0;
-        for (int s = 0; s < p.shares; s++) v += shared[(s * N + r) * pitch + at_col];
-        pz_output_put(d, r, at_col, v);
+    if (p.shares > 1) {
+        g.sync();
+        add_shares<N>(p, w.tile, g, d, shared, pitch, bulk);
     }
+    if (!bulk) return;
+    pz_bulk_fence();
+    g.sync();
+    if (g.thread & 31) return;
+    for (int r = g.thread / 32; r < w.tile.rows; r += g.threads / 32)
+        pz_bulk_add((Sum *)d.data + r * d.ld, at(shared + r * pitch), w.tile.cols * 4);
+    pz_bulk_wait_read();
 }
 
 template <int N, int Groups, typename Sum>
@@ -453,7 +483,8 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     if (asked && asked < hold) asked = hold;
     if (asked && most > asked) most = asked;
     size_rings(p, BLOCKS * part, most, room);
-    size_t sums = c->warps > 1 ? (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4 : 0;
+    p->bulk = l->tile_m >= 64 && a->n % 4 == 0 && a->ldy % 4 == 0; /* pieces of 16 bytes */
+    size_t sums = c->warps > 1 || p->bulk ? (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4 : 0;
     size_t ring = (size_t)p->w_stages * p->w_bytes + (size_t)p->x_stages * p->x_bytes;
     if (p->x_stages < hold || sums > (size_t)room)
         return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: tile_n %d with %d rows of x does not fit into shared memory",
