@@ -492,6 +492,7 @@ static void test_router_strange_logits(void **state) {
 /* ---- experts ---- */
 typedef struct experts_case {
     int experts, top_k;
+    int first, total; /* of total, 0: all are here */
     int64_t hidden, inner;
     pz_dtype x, weight, out;
     uint64_t seed;
@@ -512,9 +513,12 @@ static twin *build_experts(const void *arg, int m) {
     int weights = twin_act(t, PZ_DT_F32, c->top_k, c->seed + 2), y = rig_output(t->r, c->out, c->hidden);
     for (int i = 0; i < m; i++) {
         uint64_t s = c->seed + (uint64_t)i * 7919;
-        int first = rnd_int(&s, 0, c->experts - 1);
-        for (int k = 0; k < c->top_k; k++)
-            ((int32_t *)rig_data(t->r, ids))[i * c->top_k + k] = (first + k) % c->experts;
+        int all = c->total ? c->total : c->experts, first = rnd_int(&s, 0, all - 1);
+        for (int k = 0; k < c->top_k; k++) {
+            int id = ((int32_t *)rig_data(t->r, ids))[i * c->top_k + k] = (first + k) % all;
+            bool here = id >= c->first && id < c->first + c->experts;
+            if (!here && i % 2) ((float *)rig_data(t->r, weights))[i * c->top_k + k] = NAN;
+        }
     }
     pz_weight *gate_up = expert_weight(t, c, "gate_up", 2 * c->inner, c->hidden, c->seed + 3);
     pz_weight *down = expert_weight(t, c, "down", c->hidden, c->inner, c->seed + 4);
@@ -525,6 +529,8 @@ static twin *build_experts(const void *arg, int m) {
     rig_in_weight(l, "gate_up", gate_up);
     rig_in_weight(l, "down", down);
     l->out[0] = y;
+    rig_attr_int(l, "first", c->first);
+    rig_attr_int(l, "total", c->total);
     /* a value between the projections may round to the neighbour in bf16 */
     twin_slack(t, y, 4 * (twin_sum(c->hidden) + twin_sum(c->inner)) + (c->x == PZ_DT_BF16 ? 0x1p-7 : 0));
     return t;
@@ -541,6 +547,24 @@ static void test_experts(void **state) {
         int64_t step = c.weight == PZ_DT_MXFP4 ? 32 : 8;
         c.hidden = step * rnd_int(&s, 1, 12);
         c.inner = step * rnd_int(&s, 1, 12);
+        check_case(build_experts, NULL, &c, rows_of(i));
+    }
+}
+
+/* Experts of which some are on other ranks: those add nothing, even with weights that are no numbers. */
+static void test_experts_of_a_rank(void **state) {
+    (void)state;
+    uint64_t s = 12;
+    for (int i = 0; i < cases_of(12); i++) {
+        experts_case c = {.seed = s, .weight = i % 2 ? PZ_DT_MXFP4 : PZ_DT_BF16, .x = out_types[i / 2 % 2]};
+        int ranks = 2 << i % 3, rank = rnd_int(&s, 0, ranks - 1);
+        c.out = PZ_DT_F32;
+        c.experts = rnd_int(&s, 1, 4);
+        c.total = c.experts * ranks;
+        c.first = c.experts * rank;
+        c.top_k = rnd_int(&s, 1, c.total < 8 ? c.total : 8);
+        c.hidden = 32 * rnd_int(&s, 1, 12);
+        c.inner = 32 * rnd_int(&s, 1, 12);
         check_case(build_experts, NULL, &c, rows_of(i));
     }
 }
@@ -641,15 +665,16 @@ static void test_refusals(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        lab_test(test_add),         lab_test(test_all_reduce),
-        lab_test(test_silu_mul),    lab_test(test_latent_norm),
-        lab_test(test_rms_norm),    lab_test(test_add_rms_norm),
-        lab_test(test_edges),       lab_test(test_embed),
-        lab_test(test_cache_write), lab_test(test_absorb),
-        lab_test(test_attention),   lab_test(test_attention_reads_no_further),
-        lab_test(test_router),      lab_test(test_router_strange_logits),
-        lab_test(test_experts),     lab_test(test_experts_sizes),
-        lab_test(test_argmax),      lab_test(test_refusals),
+        lab_test(test_add),           lab_test(test_all_reduce),
+        lab_test(test_silu_mul),      lab_test(test_latent_norm),
+        lab_test(test_rms_norm),      lab_test(test_add_rms_norm),
+        lab_test(test_edges),         lab_test(test_embed),
+        lab_test(test_cache_write),   lab_test(test_absorb),
+        lab_test(test_attention),     lab_test(test_attention_reads_no_further),
+        lab_test(test_router),        lab_test(test_router_strange_logits),
+        lab_test(test_experts),       lab_test(test_experts_of_a_rank),
+        lab_test(test_experts_sizes), lab_test(test_argmax),
+        lab_test(test_refusals),
     };
     return lab_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }

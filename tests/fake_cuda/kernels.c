@@ -226,6 +226,10 @@ pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
     (void)b, (void)err;
     return PZ_OK;
 }
+pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err) {
+    (void)b, (void)err;
+    return PZ_OK;
+}
 pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why) {
     (void)b, (void)why;
     return st;

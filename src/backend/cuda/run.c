@@ -272,7 +272,7 @@ static pz_status load_all(pz_cuda_run *r, const pz_run_args *args, pz_error *err
 static pz_status run_plan(pz_backend *b, const pz_plan *plan, const pz_run_args *args, pz_error *err) {
     pz_cuda_run r = {.b = b, .plan = plan, .arena = args->arena, .m = plan->m, .stream = b->stream};
     PZ_TRY(pz_cuda_enter(b, err));
-    PZ_TRY(pz_cuda_group_check(b, err));
+    PZ_TRY(pz_cuda_group_ready(b, err));
     PZ_TRY(pz_cuda_plan_get(b, plan, &r.state, err));
     PZ_TRY(send_all(b, plan, args, err));
     r.cache = args->cache ? b->cache.data : NULL;

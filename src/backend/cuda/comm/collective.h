@@ -16,6 +16,9 @@ enum {
     PZ_GROUP_EMPTY = 0xff /* every byte of a buffer that nothing has been written to */
 };
 
+/* In pz_group_header.missing: the ranks do not arrive because one has failed, and its host has said so. */
+#define PZ_GROUP_FAILED 0x80000000u
+
 /* The beginning of a workspace. The rest of it is EMPTY, this is 0, before the first launch. */
 typedef struct pz_group_header {
     uint32_t buffer;  /* that the next launch uses */

@@ -149,18 +149,23 @@ pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
     if (!g) return PZ_OK;
     uint32_t missing = __atomic_load_n(g->view.missing, __ATOMIC_ACQUIRE);
     if (!missing) return PZ_OK;
-    PZ_TRY(pz_comm_check(g->comm, err));
+    if (missing & PZ_GROUP_FAILED) PZ_TRY(pz_comm_check(g->comm, err));
     pz_error why;
     name_missing(g, missing, &why);
     pz_comm_fail(g->comm, &why);
     return pz_fail(err, PZ_E_TIMEOUT, "%s", why.msg);
 }
 
+pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err) {
+    PZ_TRY(pz_cuda_group_check(b, err));
+    return b->group ? pz_comm_check(b->group->comm, err) : PZ_OK;
+}
+
 pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why) {
     pz_cuda_group *g = b->group;
-    if (!g || st == PZ_OK) return st;
+    if (!g || st == PZ_OK || pz_comm_check(g->comm, NULL) != PZ_OK) return st;
     pz_comm_fail(g->comm, why);
-    uint32_t me = 1u << g->view.rank;
+    uint32_t me = PZ_GROUP_FAILED | 1u << g->view.rank;
     for (int r = 0; g->met && r < g->view.ranks; r++)
         cudaMemcpyAsync(&((pz_group_header *)(void *)g->view.workspace[r])->missing, &me, sizeof me,
                         cudaMemcpyHostToDevice, g->aside);

@@ -18,9 +18,11 @@ void pz_cuda_group_close(pz_backend *b);
 pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err);
 /* Meets: no rank goes on before all are here. */
 pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err);
-/* After the stream has been waited for: E_TIMEOUT if a kernel has waited in vain, E_PEER if the group has failed for
- * another reason. PZ_OK without a group. */
+/* After the stream has been waited for: E_TIMEOUT if a kernel has waited in vain, E_PEER if it did not wait to the end
+ * because a rank has failed. PZ_OK without a group. */
 pz_status pz_cuda_group_check(pz_backend *b, pz_error *err);
+/* Before launches: the same, and E_PEER or E_TIMEOUT if the group has failed. */
+pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err);
 /* This rank will not launch what the others wait for: their kernels end. Returns `st`. */
 pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why);
 /* The workspace, NULL before it is reserved: captured graphs hold its address. */

@@ -82,15 +82,23 @@ __device__ __forceinline__ float sum_lanes(float v) {
     return v;
 }
 
+/* The expert of an id, counted from the first that is here; ELSEWHERE, on another rank, or UNKNOWN. */
+enum { ELSEWHERE = -1, UNKNOWN = -2 };
+__device__ __forceinline__ int expert_of(const pz_experts_params &p, int id) {
+    if (id < 0 || id >= p.total) return UNKNOWN;
+    return id >= p.first && id < p.first + p.experts ? id - p.first : ELSEWHERE;
+}
+
 /* ---- gate and up ---- */
 template <bool FP4> __global__ void __launch_bounds__(THREADS) gate_up_kernel(const pz_experts_params p) {
     constexpr int C = chunk<FP4>::SIZE;
     __shared__ __align__(16) float x[STAGE + STAGE / 8];
     pz_trigger();
     pz_wait();
-    const int pair = blockIdx.x, row = pair / p.top_k, e = pz_load_i32(p.ids + pair);
+    const int pair = blockIdx.x, row = pair / p.top_k, e = expert_of(p, pz_load_i32(p.ids + pair));
+    if (e == ELSEWHERE) return; /* nobody reads its part of the middle */
     const int lane = threadIdx.x % LANES, col = blockIdx.y * OUTPUTS + threadIdx.x / LANES;
-    const bool known = e >= 0 && e < p.experts, mine = known && col < p.inner;
+    const bool known = e != UNKNOWN, mine = known && col < p.inner;
     const int64_t gate_at = ((int64_t)e * 2 * p.inner + col) * (p.hidden / C);
     const int64_t up_at = gate_at + (int64_t)p.inner * (p.hidden / C);
     float gate = 0, up = 0;
@@ -123,10 +131,9 @@ template <bool FP4> __global__ void __launch_bounds__(THREADS) down_kernel(const
     pz_wait();
     const int row = blockIdx.x, lane = threadIdx.x % LANES, col = blockIdx.y * OUTPUTS + threadIdx.x / LANES;
     for (int t = threadIdx.x; t < p.top_k; t += THREADS) {
-        const int e = pz_load_i32(p.ids + (int64_t)row * p.top_k + t);
-        const bool known = e >= 0 && e < p.experts;
-        expert[t] = known ? e : 0;
-        weight[t] = known ? pz_get(p.weights, row, t) : PZ_NAN_F;
+        const int e = expert_of(p, pz_load_i32(p.ids + (int64_t)row * p.top_k + t));
+        expert[t] = e == UNKNOWN ? 0 : e;
+        weight[t] = e == UNKNOWN ? PZ_NAN_F : pz_get(p.weights, row, t);
     }
     const int row_chunks = p.inner / C;
     float sum = 0;
@@ -135,13 +142,16 @@ template <bool FP4> __global__ void __launch_bounds__(THREADS) down_kernel(const
         for (int k0 = 0; k0 < p.inner; k0 += STAGE) {
             const int n = p.inner - k0 < STAGE ? p.inner - k0 : STAGE, chunks = n / C;
             __syncthreads();
-            for (int t = 0; t < rows; t++) stage_row(p.middle, (int64_t)row * p.top_k + t0 + t, k0, n, x + t * stride);
+            for (int t = 0; t < rows; t++)
+                if (expert[t0 + t] != ELSEWHERE)
+                    stage_row(p.middle, (int64_t)row * p.top_k + t0 + t, k0, n, x + t * stride);
             __syncthreads();
             if (col >= p.hidden) continue;
                 /* the chunks of all rows in one sequence, so that no lane is idle between rows */
 #pragma unroll 2
             for (int i = lane; i < rows * chunks; i += LANES) {
                 const int t = i / chunks, c = i % chunks;
+                if (expert[t0 + t] == ELSEWHERE) continue;
                 const int64_t at = ((int64_t)expert[t0 + t] * p.hidden + col) * row_chunks + k0 / C + c;
                 sum = fmaf(weight[t0 + t], dot_chunk<FP4>(p.down, at, x + t * stride + pz_spread(c * C)), sum);
             }

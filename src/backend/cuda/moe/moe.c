@@ -74,8 +74,6 @@ static bool middle_is_bf16(const pz_cuda_run *r, const pz_launch *l) {
 }
 
 pz_status pz_cuda_check_experts(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
-    if (pz_node_int(l->node, "total"))
-        return pz_cuda_refuse(l, PZ_E_UNSUPPORTED, err, "experts are split by expert; the kernel takes all of them");
     PZ_TRY(check_weight(r, l, "gate_up", err));
     PZ_TRY(check_weight(r, l, "down", err));
     const pz_type *g = &weight_of(l, "gate_up")->type, *d = &weight_of(l, "down")->type;
@@ -85,6 +83,10 @@ pz_status pz_cuda_check_experts(pz_cuda_run *r, const pz_launch *l, pz_error *er
             "gate_up is [%lld,%lld,%lld], down [%lld,%lld,%lld]; [e,2i,h] and [e,h,i] belong together",
             (long long)g->dim[0], (long long)g->dim[1], (long long)g->dim[2], (long long)d->dim[0],
             (long long)d->dim[1], (long long)d->dim[2]);
+    int64_t first = pz_node_int(l->node, "first"), total = pz_node_int(l->node, "total");
+    if (first < 0 || total > INT32_MAX || first > (total ? total : d->dim[0]) - d->dim[0])
+        return pz_cuda_refuse(l, PZ_E_TYPE, err, "%lld experts from %lld on of %lld", (long long)d->dim[0],
+                              (long long)first, (long long)total);
     PZ_TRY(pz_cuda_check_act(r, l, "x", g->dim[2], err));
     PZ_TRY(pz_cuda_check_act(r, l, "weights", 0, err));
     int64_t top_k = columns(r, l, "weights");
@@ -113,6 +115,9 @@ pz_status pz_cuda_run_experts(pz_cuda_run *r, const pz_launch *l, pz_error *err)
     p.gate_up = expert_weight(pz_cuda_in_weight(r, l, "gate_up"));
     p.down = expert_weight(pz_cuda_in_weight(r, l, "down"));
     p.experts = (int)down->dim[0];
+    p.first = (int)pz_node_int(l->node, "first");
+    p.total = (int)pz_node_int(l->node, "total");
+    if (!p.total) p.total = p.experts;
     p.top_k = (int)columns(r, l, "weights");
     p.hidden = (int)down->dim[1];
     p.inner = (int)down->dim[2];

@@ -28,12 +28,14 @@ typedef struct pz_expert_weight {
     const uint8_t *scale;
 } pz_expert_weight;
 
-/* x [m, hidden] -> y [m, hidden]: sum over t < top_k of weights[t] * down(silu(gate(x)) * up(x)) of expert ids[t]. An
- * id outside the experts gives NaN. middle: [m * top_k, inner] scratch. */
+/* x [m, hidden] -> y [m, hidden]: sum over t < top_k of weights[t] * down(silu(gate(x)) * up(x)) of expert ids[t].
+ * Experts [first, first + experts) of `total` are here; the others add nothing, whatever their weights[t]. An id
+ * outside all of them gives NaN. middle: [m * top_k, inner] scratch. */
 typedef struct pz_experts_params {
     pz_matrix x, y, weights, middle;
     const int32_t *ids;
-    pz_expert_weight gate_up, down;       /* n = 2 * inner, gate rows first, k = hidden; n = hidden, k = inner */
+    pz_expert_weight gate_up, down; /* n = 2 * inner, gate rows first, k = hidden; n = hidden, k = inner */
+    int first, total;
     int m, experts, top_k, hidden, inner; /* hidden and inner multiples of 32 (mxfp4), 8 (bf16) */
 } pz_experts_params;
 pz_status pz_cuda_launch_experts(const pz_cuda_run *r, const pz_experts_params *p, pz_error *err);
