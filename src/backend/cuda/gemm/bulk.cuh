@@ -44,24 +44,4 @@ __device__ __forceinline__ void pz_bulk_prefetch(const CUtensorMap *map, int k, 
                  : "memory");
 }
 
-/* What threads wrote to shared memory, before the barrier after which bulk copies read it. */
-__device__ __forceinline__ void pz_bulk_fence() {
-    asm volatile("fence.proxy.async;" ::: "memory");
-}
-/* Adds bytes of shared memory, a multiple of 16, to as many at dst. */
-__device__ __forceinline__ void pz_bulk_add(int *dst, uint32_t src, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;" ::"l"(dst), "r"(src),
-                 "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void pz_bulk_add(float *dst, uint32_t src, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src),
-                 "r"(bytes)
-                 : "memory");
-}
-/* Until this thread's adds have read shared memory. */
-__device__ __forceinline__ void pz_bulk_wait_read() {
-    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
 #endif

@@ -29,7 +29,6 @@ struct wide_params {
     int part, longer;                         /* units of a part, and how many parts have one more */
     int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
     int w_step, x_step;                       /* slots from a group's unit to its next */
-    int bulk;                                 /* rows of y may be added to by bulk copies */
 };
 
 struct shared_head {
@@ -111,8 +110,8 @@ struct loader {
 /* What a warpgroup needs to work through its units. */
 struct consumer {
     shared_head *h;
-    uint32_t w, x;      /* slot 0 */
-    int w_slot, x_slot; /* of the unit */
+    uint32_t w, x; /* slot 0 */
+    int w_slot, x_slot;
     float w_inv[2];
 };
 
@@ -142,24 +141,22 @@ __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], 
     }
 }
 
-/* Until at most `pending` of the committed groups run, or fewer. */
+/* Until at most `pending` of the committed groups run. */
 [[maybe_unused]] __device__ __forceinline__ void wait_products(int pending) {
-    if (pending == 0)
-        pz_wgmma_wait<0>();
-    else if (pending == 1)
-        pz_wgmma_wait<1>();
-    else
-        pz_wgmma_wait<2>();
+    if (pending == 0) pz_wgmma_wait<0>();
+    if (pending == 1) pz_wgmma_wait<1>();
+    if (pending == 2) pz_wgmma_wait<2>();
+    if (pending == 3) pz_wgmma_wait<3>();
 }
 
-/* Asks for the products of unit j with rows of x from `row` on; each chunk is a group. */
+/* Asks for the products of unit j with rows of x from `row` on; its first slots are w_slot and x_slot. */
 template <int Width>
 __device__ __forceinline__ void ask(const wide_params &p, const work &w, const consumer &c, int j, int row, bool add,
                                     float (&acc)[Width / 2]) {
     unsigned i = BLOCKS * p.unit * j;
     const unsigned end = BLOCKS * min(p.unit * (j + 1), w.n);
     int w_slot = c.w_slot, x_slot = c.x_slot;
-    for (; i < end; add = true) {
+    while (i < end) {
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++, i++) {
             pz_barrier_wait(at(&c.h->w_full[i % BARRIERS]), i / BARRIERS & 1);
@@ -169,86 +166,57 @@ __device__ __forceinline__ void ask(const wide_params &p, const work &w, const c
             w_slot = wrap(w_slot + 1, p.w_stages);
             x_slot = wrap(x_slot + 1, p.x_stages);
         }
-        pz_wgmma_commit();
+        add = true;
     }
+    pz_wgmma_commit();
 }
 
-/* Waits for the products of unit j; a chunk's slots are free as soon as its `last` ones are there. */
-[[maybe_unused]] __device__ __forceinline__ void take(const wide_params &p, const work &w, const consumer &c, int j,
-                                                      bool last) {
-    const int end = last ? min(p.unit * (j + 1), w.n) : 0;
-#pragma unroll 1
-    for (int i = p.unit * j; i < end; i++) {
-        wait_products(end - 1 - i);
-        if ((threadIdx.x & 31) == 0) pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
-    }
-    pz_wgmma_wait<0>();
+/* Unit j has been read. */
+[[maybe_unused]] __device__ __forceinline__ void release(const wide_params &p, const work &w, const consumer &c,
+                                                         int j) {
+    if (threadIdx.x & 31) return;
+    for (int i = p.unit * j; i < min(p.unit * (j + 1), w.n); i++)
+        pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
 }
 
-/* To this group's next unit. */
-[[maybe_unused]] __device__ __forceinline__ int step(const wide_params &p, consumer &c, int j) {
-    c.w_slot = wrap(c.w_slot + p.w_step, p.w_stages);
-    c.x_slot = wrap(c.x_slot + p.x_step, p.x_stages);
-    return j + p.shares;
-}
-
-/* Units j, j + shares, ... with f32 sums in acc[0]. */
-template <int N, int Width>
-__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j,
-                                              float (&acc)[1][N / 2], float (&)[N / 2]) {
-    for (; j < w.units; j = step(p, c, j)) {
-        ask<N>(p, w, c, j, 0, true, acc[0]);
-        take(p, w, c, j, true);
-    }
-}
-
-/* The same with fixed ones in `sum`, Width rows of x at a time. */
-template <int N, int Width>
-__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j,
-                                              float (&acc)[1][Width / 2], int (&sum)[N / 2]) {
-    for (; j < w.units; j = step(p, c, j))
+/* Units j, j + shares, ... (Count of them), Width rows of x at a time, Flight such slices at once: their products are
+ * asked for before the first sum is rounded. f32 sums stay in acc[0], fixed ones go to `sum`. */
+template <int N, int Width, int Count, int Flight, int Accs, typename Sum>
+__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j, bool add,
+                                              float (&acc)[Accs][Width / 2], Sum (&sum)[N / 2]) {
+    constexpr bool fixed = !((Sum)0.5f);
+    constexpr int SLICES = N / Width, ALL = Count * SLICES;
+    static_assert(ALL % Flight == 0 && (!fixed || Flight <= Accs), "");
 #pragma unroll
-        for (int row = 0; row < N; row += Width) {
-            ask<Width>(p, w, c, j, row, false, acc[0]);
-            take(p, w, c, j, row + Width == N);
-            round_unit<Width>(sum + row / 2, acc[0], c.h->x_inv + row, c.w_inv);
+    for (int first = 0; first < ALL; first += Flight) {
+#pragma unroll
+        for (int u = first; u < first + Flight; u++) {
+            const int slice = u % SLICES;
+            ask<Width>(p, w, c, j + u / SLICES * p.shares, slice * Width, !fixed && (add || u),
+                       acc[fixed ? u - first : 0]);
+            if (slice < SLICES - 1) continue;
+            c.w_slot = wrap(c.w_slot + p.w_step, p.w_stages);
+            c.x_slot = wrap(c.x_slot + p.x_step, p.x_stages);
         }
-}
-
-/* Waits for the products in `acc`, asks for the next, if there are any, in `other`, and rounds the first. */
-template <int N, int Width>
-__device__ __forceinline__ bool take_turn(const wide_params &p, const work &w, consumer &c, int &j, int row,
-                                          float (&acc)[Width / 2], float (&other)[Width / 2], int *sum) {
-    const int next = (row + Width) % N;
-    take(p, w, c, j, next == 0);
-    if (next == 0) {
-        j = step(p, c, j);
-        if (j >= w.units) {
-            round_unit<Width>(sum + row / 2, acc, c.h->x_inv + row, c.w_inv);
-            return false;
+#pragma unroll
+        for (int u = first; u < first + Flight; u++) {
+            const int slice = u % SLICES;
+            wait_products(first + Flight - 1 - u);
+            if (slice == SLICES - 1) release(p, w, c, j + u / SLICES * p.shares);
+            if constexpr (fixed)
+                round_unit<Width>(sum + slice * Width / 2, acc[u - first], c.h->x_inv + slice * Width, c.w_inv);
         }
     }
-    ask<Width>(p, w, c, j, next, false, other);
-    round_unit<Width>(sum + row / 2, acc, c.h->x_inv + row, c.w_inv);
-    return true;
 }
 
-/* The same; the next products are made while the last ones are rounded. */
-template <int N, int Width>
-__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j,
-                                              float (&acc)[2][Width / 2], int (&sum)[N / 2]) {
-    if (j >= w.units) return;
-    ask<Width>(p, w, c, j, 0, false, acc[0]);
-    while (take_turn<N, Width>(p, w, c, j, 0, acc[0], acc[1], sum) &&
-           take_turn<N, Width>(p, w, c, j, Width % N, acc[1], acc[0], sum))
-        ;
-}
-
-/* How a warpgroup works: rows of x at a time and products in its hands, by what fits into the registers. */
+/* How a warpgroup works: rows of x at once, units begun at once, and slices of them asked for before the first is
+ * rounded, by what fits into the registers. */
 template <int N, int Groups, typename Sum> struct plan {
     static constexpr bool fixed = !((Sum)0.5f);
     static constexpr int width = fixed && N > 64 ? 64 : N;
-    static constexpr int accs = fixed && (N < 64 || Groups < MAX_GROUPS) ? 2 : 1;
+    static constexpr int units = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < MAX_GROUPS ? 2 : 1;
+    static constexpr int flight = N > 64 && fixed &&Groups < MAX_GROUPS ? 2 : units;
+    static constexpr int accs = fixed ? flight : 1;
 };
 
 /* A thread's elements of a product [row of x][row of w], as wgmma lays them out: N / 8 times two rows and the columns
@@ -277,41 +245,15 @@ __device__ __forceinline__ void put_unshared(pz_destination d, int rows, int col
     }
 }
 
-/* The sums of the warpgroups that share a tile, [share][N][pitch], added in their order: into those of the first if
- * `keep`, else put out. */
-template <int N, typename Sum>
-__device__ __forceinline__ void add_shares(const wide_params &p, const pz_tile &t, const pz_group &g,
-                                           const pz_destination &d, Sum *shared, int pitch, bool keep) {
-    struct alignas(16) four {
-        Sum v[4];
-    };
-    const int fours = ROWS * p.columns / 4, col = g.thread % fours * 4;
-    for (int r = g.thread / fours; r < t.rows; r += g.threads / fours) {
-        four *first = (four *)(shared + r * pitch + col), all = *first;
-#pragma unroll 1
-        for (int s = 1; s < p.shares; s++) {
-            const four more = *(const four *)(shared + (s * N + r) * pitch + col);
-#pragma unroll
-            for (int e = 0; e < 4; e++) all.v[e] += more.v[e];
-        }
-        if (keep) *first = all;
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (!keep && col + e < t.cols) pz_output_put(d, r, col + e, all.v[e]);
-    }
-}
-
-/* Puts the tile out. From 64 rows on, sums to be added to y come together in shared memory, and bulk copies add a row
- * at once; fewer are added by the threads that have them. */
+/* The sums of the warpgroups that share a tile, added in their order and put out. */
 template <int N, typename Sum>
 __device__ __forceinline__ void put(const wide_params &p, const work &w, const pz_group &g, const Sum (&sum)[N / 2],
                                     Sum *shared, int column, int share) {
-    const int row = 2 * (threadIdx.x & 3), pitch = ROWS * p.columns + 4,
+    const int row = 2 * (threadIdx.x & 3), width = ROWS * p.columns, pitch = width + 4,
               col = column * ROWS + 16 * ((threadIdx.x >> 5) & 3) + (threadIdx.x >> 2 & 7);
     pz_destination d = pz_output_destination<Sum>(p.out, w.tile);
-    const bool bulk = N >= 64 && p.bulk && d.adds && !d.bf16;
     pz_output_ready(p.out, w.tile, g);
-    if (p.shares == 1 && !bulk) {
+    if (p.shares == 1) {
         d.data += (row * d.ld + col) * (d.bf16 ? 2 : 4);
         put_unshared<N>(d, w.tile.rows - row, w.tile.cols - col, sum);
         return;
@@ -320,17 +262,14 @@ __device__ __forceinline__ void put(const wide_params &p, const work &w, const p
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         shared[(share * N + row + 8 * (i / 4) + (i & 1)) * pitch + col + 8 * ((i >> 1) & 1)] = sum[i];
-    if (p.shares > 1) {
-        g.sync();
-        add_shares<N>(p, w.tile, g, d, shared, pitch, bulk);
-    }
-    if (!bulk) return;
-    pz_bulk_fence();
     g.sync();
-    if (g.thread & 31) return;
-    for (int r = g.thread / 32; r < w.tile.rows; r += g.threads / 32)
-        pz_bulk_add((Sum *)d.data + r * d.ld, at(shared + r * pitch), w.tile.cols * 4);
-    pz_bulk_wait_read();
+    const int at_col = g.thread % width;
+    if (at_col >= w.tile.cols) return;
+    for (int r = g.thread / width; r < w.tile.rows; r += g.threads / width) {
+        Sum v = 0;
+        for (int s = 0; s < p.shares; s++) v += shared[(s * N + r) * pitch + at_col];
+        pz_output_put(d, r, at_col, v);
+    }
 }
 
 template <int N, int Groups, typename Sum>
@@ -367,7 +306,16 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
     }
     pz_output_begin(p.out, w.tile, g, &h->flag);
     g.sync();
-    consume_units<N, how::width>(p, w, c, share, acc, sum);
+    int j = share;
+    if constexpr (how::units > 1) {
+        const int last = (how::units - 1) * p.shares;
+        /* else the group that has the first of the units could wait for a slot that it has to empty itself */
+        const bool fits = BLOCKS * p.unit * (last + 1) <= min(p.w_stages, p.x_stages);
+        for (; fits && j + last < w.units; j += how::units * p.shares)
+            consume_units<N, how::width, how::units, how::flight>(p, w, c, j, j != share, acc, sum);
+    }
+    for (; j < w.units; j += p.shares)
+        consume_units<N, how::width, 1, how::flight / how::units>(p, w, c, j, j != share, acc, sum);
     if constexpr (how::fixed)
         put<N, Sum>(p, w, g, sum, sums, column, share);
     else
@@ -461,11 +409,12 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     const pz_gemm_config *c = &l->config;
     int columns = c->tile_n / ROWS;
     if (c->tile_n < ROWS || c->tile_n % ROWS || c->warps < 1 || columns * c->warps > MAX_GROUPS || c->split < 1 ||
-        c->depth < 0)
+        c->stages < 0 || c->depth < 0)
         return pz_fail(
             err, PZ_E_INVAL,
-            "wide gemm: tile_n %d, warps %d, split %d: tile_n a multiple of %d, tile_n / %d * warps at most %d",
-            c->tile_n, c->warps, c->split, (int)ROWS, (int)ROWS, (int)MAX_GROUPS);
+            "wide gemm: tile_n %d, warps %d, split %d, stages %d, depth %d: tile_n a multiple of %d, tile_n / "
+            "%d * warps at most %d, none negative",
+            c->tile_n, c->warps, c->split, c->stages, c->depth, (int)ROWS, (int)ROWS, (int)MAX_GROUPS);
     if (a->k % BLOCK) return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: k %d is not a multiple of 64", a->k);
     const int chunks = (a->k + CHUNK - 1) / CHUNK, unit = pz_gemm_unit(a->n, a->k), units = (chunks + unit - 1) / unit;
     if (c->split > units)
@@ -483,8 +432,7 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     if (asked && asked < hold) asked = hold;
     if (asked && most > asked) most = asked;
     size_rings(p, BLOCKS * part, most, room);
-    p->bulk = l->tile_m >= 64 && a->n % 4 == 0 && a->ldy % 4 == 0; /* pieces of 16 bytes */
-    size_t sums = c->warps > 1 || p->bulk ? (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4 : 0;
+    size_t sums = c->warps > 1 ? (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4 : 0;
     size_t ring = (size_t)p->w_stages * p->w_bytes + (size_t)p->x_stages * p->x_bytes;
     if (p->x_stages < hold || sums > (size_t)room)
         return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: tile_n %d with %d rows of x does not fit into shared memory",
@@ -497,21 +445,10 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
 
 } // namespace
 
-/* wgmma is in compute capability 9.0 alone; elsewhere the kernel has no body. */
-static pz_status check_device(pz_error *err) {
-    int device, major, minor;
-    PZ_CUDA_TRY(cudaGetDevice(&device), err);
-    PZ_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), err);
-    PZ_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), err);
-    if (major == 9 && minor == 0) return PZ_OK;
-    return pz_fail(err, PZ_E_UNSUPPORTED,
-                   "wide gemm: compute capability %d.%d; wgmma needs 9.0, the skinny family does not", major, minor);
-}
-
 extern "C" pz_status pz_gemm_wide_plan(pz_gemm_launch *l, pz_error *err) {
     wide_params p;
     size_t smem;
-    PZ_TRY(check_device(err));
+    PZ_TRY(pz_gemm_need_wgmma("wide", err));
     int m = l->args.m;
     l->tile_m = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
     PZ_TRY(geometry(l, &p, &smem, err));
