@@ -89,8 +89,35 @@ void bench_norm_text(FILE *f, const bench_norm *b);
 json_t *bench_norm_json(const bench_norm *b);
 char *bench_norm_html(const bench_norm *b);
 
+/* ---- all-reduces ---- */
+/* What is measured at every batch: label, kind, rider, serial. */
+#define BENCH_REDUCE_TABLE(X)                \
+    X("fused", FUSED, 0, 0)                  \
+    X("fused, rider", FUSED, 1, 0)           \
+    X("fused, serial", FUSED, 0, 1)          \
+    X("NCCL + norm", NCCL_NORM, 0, 0)        \
+    X("NCCL + norm, rider", NCCL_NORM, 1, 0) \
+    X("NCCL all-reduce alone", NCCL, 0, 0)   \
+    X("all_reduce alone", ALL_REDUCE, 0, 0)
+enum { BENCH_REDUCES = 0 BENCH_REDUCE_TABLE(BENCH_NORM_COUNT) };
+
+typedef struct bench_reduce {
+    const char *command;
+    bool quick;
+    pz_measure_device device;
+    int ranks, hidden, rider; /* bytes per row */
+    cli_ints batches;
+    pz_measure_reduce_case *cases; /* [batches][BENCH_REDUCES] */
+} bench_reduce;
+
+void bench_reduce_cases(const bench_reduce *b, int batch, pz_measure_reduce_case *out);
+int bench_reduce_wrong(const bench_reduce *b);
+void bench_reduce_text(FILE *f, const bench_reduce *b);
+json_t *bench_reduce_json(const bench_reduce *b);
+
 /* ---- shared by the pages and the JSON ---- */
 json_t *bench_times_json(const pz_measure_times *t, bool samples);
 json_t *bench_device_json(const pz_measure_device *d);
+void bench_device_text(FILE *f, const pz_measure_device *d);
 
 #endif

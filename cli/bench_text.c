@@ -79,14 +79,14 @@ static const char *strategy_name(const pz_measure_case *c) {
     return bench_strategies[c->strategy];
 }
 
-static void device_lines(FILE *f, const pz_measure_device *d) {
+void bench_device_text(FILE *f, const pz_measure_device *d) {
     fprintf(f, "%s, %d SMs, sm_%d, CUDA %d.%d (driver %d.%d), cuBLASLt %lld; copies %.0f GB/s (read and written)\n",
             d->product, d->units, d->sm, d->runtime / 1000, d->runtime % 1000 / 10, d->driver / 1000,
             d->driver % 1000 / 10, (long long)d->cublaslt, d->copy_gbs);
 }
 
 void bench_text_head(FILE *f, const bench_gemm *b) {
-    device_lines(f, &b->device);
+    bench_device_text(f, &b->device);
     fprintf(f,
             "us of [add + RMSNorm, GEMM] in a captured chain minus the norm alone; median, +- half of its 95 %% "
             "interval%s\n%s, %s; cuBLASLt: bf16 output, the fastest of all its heuristics, in the same run\n",
@@ -226,7 +226,7 @@ int bench_norm_wrong(const bench_norm *b) {
 }
 
 void bench_norm_text(FILE *f, const bench_norm *b) {
-    device_lines(f, &b->device);
+    bench_device_text(f, &b->device);
     fprintf(f,
             "us of one add + RMSNorm of %d columns in a captured chain, and what it takes more than alone; median "
             "[95 %% interval]%s\nrider: %d bytes a row\n",

@@ -26,9 +26,9 @@ typedef struct cli_args {
     bool help;
     int64_t prezero; /* 1, 0, -1: as the environment says */
     int64_t accum, dtype, threads, context, max_tokens, top_k, seed, chunk, tp, experts, units, batch, steps, limit,
-        gpu, hidden, rider, rounds;
+        gpu, hidden, rider, rounds, ranks, one_shot;
     double temperature, top_p;
-    bool print_ids, plan, graph, inlined, report, failures, quick, resume, search, serial, late;
+    bool share, print_ids, plan, graph, inlined, report, failures, quick, resume, search, serial, late;
     cli_ints ids, batches;
     const char *prompt, *ids_file, *strategy, *gate, *out, *json, *html, *dot, *device, *passes, *data, *shapes,
         *accums, *strategies;

@@ -20,9 +20,16 @@ static const cli_option options[] = {
         "late", NULL, CLI_FLAG, NULL, NULL, late,
         "gemm: a prezero GEMM starts only after the rider's stores; plans, and bench without this, let it start as "
         "soon as its norm runs"),
-    CLI_OPTION("hidden", "N", CLI_INT, "7168", "8..16384", hidden, "norm: columns, a multiple of 8"),
+    CLI_OPTION("hidden", "N", CLI_INT, "7168", "8..16384", hidden, "norm, allreduce: columns, a multiple of 8"),
     CLI_OPTION("rider", "BYTES", CLI_INT, "49408", "0..1048576", rider,
-               "norm: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
+               "norm, allreduce: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
+    CLI_OPTION("ranks", "N", CLI_INT, "2", "2..8", ranks, "allreduce: ranks, on GPU --gpu and those after it"),
+    CLI_OPTION("one-shot", "ROWS", CLI_INT, "64", "1..256", one_shot,
+               "allreduce: rows up to which every rank sends its rows to all others"),
+    CLI_OPTION(
+        "share", NULL, CLI_FLAG, NULL, NULL, share,
+        "allreduce: where there are fewer GPUs than ranks, several ranks take turns on one; shows that it works, "
+        "not how fast it is"),
     CLI_OPTION("rounds", "N", CLI_INT, "0", "0..64", rounds, "samples of each case; 0: 7, with --quick 3"),
     CLI_OPTION("quick", NULL, CLI_FLAG, NULL, NULL, quick, "fewer and shorter samples"),
     CLI_OPTION("gpu", "N", CLI_INT, "0", "0..1023", gpu, "number of the GPU"),
@@ -175,9 +182,59 @@ static int bench_norms(const cli_args *a, const char *command) {
     return rc;
 }
 
+/* ---- allreduce ---- */
+static int measure_reduces(const cli_args *a, bench_reduce *b) {
+    pz_error err;
+    pz_status st = PZ_OK;
+    bench_progress p = {.line = cli_progress_begin("bench", "thousandths"), .cells = b->batches.n};
+    for (int m = 0; m < b->batches.n && st == PZ_OK; m++) {
+        pz_measure_reduce_spec spec = {.size = sizeof spec,
+                                       .device = (int)a->gpu,
+                                       .ranks = b->ranks,
+                                       .share_device = a->share,
+                                       .one_shot = (int)a->one_shot,
+                                       .m = b->batches.at[m],
+                                       .hidden = b->hidden,
+                                       .rounds = rounds_of(a),
+                                       .sample_us = a->quick ? QUICK_SAMPLE_US : 0,
+                                       .seed = SEED};
+        pz_measure_reduce_case *cases = b->cases + m * BENCH_REDUCES;
+        bench_reduce_cases(b, m, cases);
+        st = pz_measure_reduce(&spec, cases, BENCH_REDUCES, show_progress, &p, &err);
+        p.cell++;
+    }
+    cli_progress_end(&p.line);
+    if (st != PZ_OK) return cli_error(&err);
+    int rc = a->json ? cli_write_json(a->json, bench_reduce_json(b)) : CLI_OK;
+    if (rc == CLI_OK && text_wanted(a)) bench_reduce_text(stdout, b);
+    return rc == CLI_OK && bench_reduce_wrong(b) ? CLI_FAILED : rc;
+}
+
+static int bench_reduces(const cli_args *a, const char *command) {
+    bench_reduce b = {.command = command, .quick = a->quick, .ranks = (int)a->ranks, .hidden = (int)a->hidden};
+    pz_error err;
+    if (a->hidden % 8) return cli_usage("--hidden is %d, expected a multiple of 8", (int)a->hidden);
+    if (a->html) return cli_usage("bench allreduce writes no page; --json has everything");
+    if (pz_measure_get_device((int)a->gpu, &b.device, &err) != PZ_OK) return cli_error(&err);
+    b.rider = (int)a->rider;
+    b.batches = a->batches;
+    b.cases = calloc((size_t)b.batches.n * BENCH_REDUCES, sizeof *b.cases);
+    int rc = b.cases ? measure_reduces(a, &b) : cli_fail("out of memory");
+    free(b.cases);
+    return rc;
+}
+
 /* ---- the command ---- */
+typedef int (*bench_fn)(const cli_args *a, const char *command);
+static const struct {
+    const char *name;
+    bench_fn run;
+} benches[] = {{"gemm", bench_gemms}, {"norm", bench_norms}, {"allreduce", bench_reduces}};
+enum { GEMM, NORM, ALLREDUCE, N_BENCHES };
+
 /* The line that would do the same again. */
-static char *command_line(const cli_args *a, bool gemm) {
+static char *command_line(const cli_args *a, int which) {
+    bool gemm = which == GEMM;
     char *line = NULL;
     size_t size;
     FILE *f = open_memstream(&line, &size);
@@ -187,6 +244,8 @@ static char *command_line(const cli_args *a, bool gemm) {
     if (gemm)
         fprintf(f, "%s%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "", a->late ? " --late" : "");
     if (!gemm) fprintf(f, " --hidden %d --rider %d", (int)a->hidden, (int)a->rider);
+    if (which == ALLREDUCE)
+        fprintf(f, " --ranks %d --one-shot %d%s", (int)a->ranks, (int)a->one_shot, a->share ? " --share" : "");
     for (int i = 0; i < a->batches.n; i++) fprintf(f, "%s%d", i ? "," : " --batches ", a->batches.at[i]);
     if (a->rounds) fprintf(f, " --rounds %d", (int)a->rounds);
     fputs(a->quick ? " --quick" : "", f);
@@ -196,28 +255,30 @@ static char *command_line(const cli_args *a, bool gemm) {
 }
 
 static int run(const cli_args *a) {
-    bool gemm = strcmp(a->what, "gemm") == 0;
-    if (!gemm && strcmp(a->what, "norm") != 0) return cli_usage("bench \"%.40s\": expected gemm or norm", a->what);
+    int which = 0;
+    while (which < N_BENCHES && strcmp(a->what, benches[which].name) != 0) which++;
+    if (which == N_BENCHES) return cli_usage("bench \"%.40s\": expected gemm, norm or allreduce", a->what);
     if (cli_is_stdout(a->json) && cli_is_stdout(a->html))
         return cli_usage("--json and --html cannot both go to standard output");
     int rc = cli_check_output(a->json);
     if (rc == CLI_OK) rc = cli_check_output(a->html);
     if (rc != CLI_OK) return rc;
-    char *command = command_line(a, gemm);
+    char *command = command_line(a, which);
     if (!command) return cli_fail("out of memory");
-    rc = gemm ? bench_gemms(a, command) : bench_norms(a, command);
+    rc = benches[which].run(a, command);
     free(command);
     return rc;
 }
 
 const cli_command cli_bench = {
     "bench",
-    "gemm|norm",
-    "times GEMMs by strategy and accumulator against cuBLASLt, or norms with riders, on a GPU",
+    "gemm|norm|allreduce",
+    "times GEMMs by strategy and accumulator against cuBLASLt, norms with riders, or all-reduces over several GPUs",
     "GEMMs are timed as they run in a decode step, in a captured chain behind their norm, each with a weight of its\n"
     "own; all cases take turns. Every result is compared with f64 first. The exit status is 1 if any is wrong.\n"
     "  prezero bench gemm --shapes kimi-tp4 --html gemm.html --json gemm.json\n"
     "  prezero bench gemm --shapes '2112,7168;384,7168' --batches 1,16 --accum fixed --quick\n"
-    "  prezero bench norm --batches 1,16,64 --rider 49408\n",
+    "  prezero bench norm --batches 1,16,64 --rider 49408\n"
+    "  prezero bench allreduce --ranks 2 --batches 1,8,32,64,128\n",
     CLI_OPTIONS(options),
     run};

@@ -337,10 +337,56 @@ static void test_norms(void **state) {
     free(page);
 }
 
+/* ---- all-reduces ---- */
+static void test_reduces(void **state) {
+    (void)state;
+    int batches[] = {3, 16};
+    pz_measure_reduce_case cases[2 * BENCH_REDUCES];
+    bench_reduce b = {.command = "prezero bench allreduce",
+                      .device = {.product = "NVIDIA H200", .units = 132},
+                      .ranks = 2,
+                      .hidden = 7168,
+                      .rider = 1001,
+                      .batches = {.at = batches, .n = 2},
+                      .cases = cases};
+    for (int m = 0; m < 2; m++) {
+        bench_reduce_cases(&b, m, cases + m * BENCH_REDUCES);
+        int riders = 0;
+        for (int i = 0; i < BENCH_REDUCES; i++) {
+            pz_measure_reduce_case *c = &cases[m * BENCH_REDUCES + i];
+            assert_true(c->zero_bytes == 0 || c->zero_bytes == (size_t)(m ? 16016 : 3008));
+            riders += c->zero_bytes > 0;
+            c->times = times(i ? 9 : 3);
+        }
+        assert_int_equal(riders, 2);
+    }
+    cases[5].status = PZ_E_UNSUPPORTED;
+    snprintf(cases[5].message, sizeof cases[5].message, "no NCCL here");
+    cases[6].status = PZ_E_VERIFY;
+    assert_int_equal(bench_reduce_wrong(&b), 1);
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    assert_non_null(f);
+    bench_reduce_text(f, &b);
+    assert_int_equal(fclose(f), 0);
+    assert_contains(text, "m 3, rider of 3008 bytes");
+    assert_contains(text, "NCCL + norm                 9.00 [8.97, 9.02]    3.00 x     +6.00");
+    assert_contains(text, "NCCL all-reduce alone    no NCCL here");
+    free(text);
+    json_t *v = bench_reduce_json(&b);
+    assert_non_null(v);
+    const json_t *list = json_object_get(v, "cases"), *first = json_array_get(list, 0);
+    assert_int_equal(json_array_size(list), 2 * BENCH_REDUCES);
+    assert_string_equal(json_string_value(json_object_get(first, "kind")), "fused");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(list, 5), "message")), "no NCCL here");
+    json_decref(v);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_bad_shapes),
-                                       cmocka_unit_test(test_names),  cmocka_unit_test(test_best),
-                                       cmocka_unit_test(test_text),   cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_html),   cmocka_unit_test(test_norms)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_bad_shapes), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_best),   cmocka_unit_test(test_text),       cmocka_unit_test(test_json),
+        cmocka_unit_test(test_html),   cmocka_unit_test(test_norms),      cmocka_unit_test(test_reduces)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -247,7 +247,7 @@ static void test_bench(void **state) {
     (void)state;
     static const char none[] = "PREZERO_CUDA_MODULE=/nowhere/libprezero_cuda.so";
     REFUSED(RUN("bench"), 2, "gemm|norm");
-    REFUSED(RUN("bench", "gem"), 2, "\"gem\"", "gemm or norm");
+    REFUSED(RUN("bench", "gem"), 2, "\"gem\"", "gemm, norm or allreduce");
     REFUSED(RUN("bench", "gemm", "--shapes", "kimi-tp3x"), 2, "kimi-tpN", "llama70b-tpN");
     REFUSED(RUN("bench", "gemm", "--shapes", "2112,7000"), 2, "2112x7000", "multiple of 16");
     REFUSED(RUN("bench", "gemm", "--strategies", "self,fast"), 2, "self,fast", "prezero");
@@ -261,6 +261,10 @@ static void test_bench(void **state) {
     REFUSED(RUN_ENV(none, "bench", "gemm", "--json", in_dir("gemm.json")), 1, "no GPU support", "/nowhere/");
     REFUSED(RUN_ENV(none, "bench", "gemm", "--late"), 1, "no GPU support");
     REFUSED(RUN_ENV(none, "bench", "norm"), 1, "no GPU support");
+    REFUSED(RUN("bench", "allreduce", "--ranks", "1"), 2, "--ranks", "from 2 to 8");
+    REFUSED(RUN("bench", "allreduce", "--hidden", "60"), 2, "multiple of 8");
+    REFUSED(RUN("bench", "allreduce", "--html", in_dir("reduce.html")), 2, "--json has everything");
+    REFUSED(RUN_ENV(none, "bench", "allreduce"), 1, "no GPU support");
     struct stat st;
     assert_int_not_equal(stat(in_dir("gemm.json"), &st), 0);
 }

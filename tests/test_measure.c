@@ -63,6 +63,25 @@ static void test_norm_arguments(void **state) {
     assert_fails(pz_measure_get_device(-1, &d, &err), PZ_E_INVAL, &err, "device is -1");
 }
 
+static void test_reduce_arguments(void **state) {
+    (void)state;
+    const pz_measure_reduce_spec good = {.size = sizeof good, .ranks = 2, .m = 4, .hidden = 64};
+    pz_measure_reduce_case c = {0};
+    pz_measure_reduce_spec s = good;
+    assert_fails(pz_measure_reduce(NULL, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "specification");
+    s.ranks = 1;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "ranks is 1", "2 to 8");
+    s = good;
+    s.hidden = 60;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "hidden is 60", "multiple of 8");
+    s = good;
+    c.kind = (pz_reduce_kind)4;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "kind of a case is 4");
+    c.kind = PZ_REDUCE_FUSED;
+    c.zero_bytes = 24;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "24 bytes", "multiple of 16");
+}
+
 /* ---- statistics ---- */
 static void test_difference(void **state) {
     (void)state;
@@ -492,6 +511,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gemm_arguments),
         cmocka_unit_test(test_norm_arguments),
+        cmocka_unit_test(test_reduce_arguments),
         cmocka_unit_test(test_difference),
 #if PZ_FAKE_MEASURE
         FAKE_TEST(test_times),

@@ -269,6 +269,47 @@ typedef struct pz_measure_norm_case {
 PZ_API pz_status pz_measure_norm(const pz_measure_norm_spec *spec, pz_measure_norm_case *cases, int n_cases,
                                  pz_progress_fn progress, void *user, pz_error *err);
 
+/* How the sum over the ranks and the norm are done: enum suffix, text. */
+#define PZ_REDUCE_TABLE(X)                                                                        \
+    X(FUSED, "fused")          /* one kernel of ours: sum, residual, norm, x_norm, rider */       \
+    X(NCCL_NORM, "nccl+norm")  /* NCCL's all-reduce, then pz_rms_norm, which carries the rider */ \
+    X(NCCL, "nccl")            /* NCCL's all-reduce alone */                                      \
+    X(ALL_REDUCE, "allreduce") /* one kernel of ours: the sum alone */
+typedef enum pz_reduce_kind {
+#define PZ_REDUCE_ENUM(id, text) PZ_REDUCE_##id,
+    PZ_REDUCE_TABLE(PZ_REDUCE_ENUM)
+#undef PZ_REDUCE_ENUM
+} pz_reduce_kind;
+
+/* Zero-initialise, then set `size`. */
+typedef struct pz_measure_reduce_spec {
+    size_t size;
+    int device, ranks; /* ranks 2 to 8, on GPUs device, device + 1, ... */
+    int share_device;  /* 1: where there are fewer GPUs than ranks, several ranks take turns on one; the times then say
+                          nothing about several */
+    int one_shot;      /* rows up to which every rank sends its rows to all; 0: 64 */
+    int m, hidden;     /* bf16 */
+    int copies;        /* links of the chain, 0: 32 */
+    int rounds;        /* as in pz_measure_spec */
+    double sample_us;
+    uint64_t seed;
+} pz_measure_reduce_spec;
+
+typedef struct pz_measure_reduce_case {
+    pz_reduce_kind kind;
+    size_t zero_bytes; /* of the rider, a multiple of 16; 0: none */
+    int serial;        /* as in pz_measure_case */
+
+    pz_status status; /* E_UNSUPPORTED: no NCCL, or it refuses the devices; E_VERIFY: wrong sums, on any rank */
+    char message[200];
+    pz_measure_times times; /* us of one link, on rank 0 */
+} pz_measure_reduce_case;
+
+/* All ranks replay a graph of `copies` links each, at the same time; all cases take turns. E_VERIFY is found before
+ * anything is timed. */
+PZ_API pz_status pz_measure_reduce(const pz_measure_reduce_spec *spec, pz_measure_reduce_case *cases, int n_cases,
+                                   pz_progress_fn progress, void *user, pz_error *err);
+
 /* The device, for reports. */
 typedef struct pz_measure_device {
     char product[64];    /* "NVIDIA H200" */

@@ -21,6 +21,8 @@ typedef struct pz_cuda_module {
                               pz_progress_fn progress, void *user, pz_error *err);
     pz_status (*measure_norm)(const pz_measure_norm_spec *spec, pz_measure_norm_case *cases, int n_cases,
                               pz_progress_fn progress, void *user, pz_error *err);
+    pz_status (*measure_reduce)(const pz_measure_reduce_spec *spec, pz_measure_reduce_case *cases, int n_cases,
+                                pz_progress_fn progress, void *user, pz_error *err);
     pz_status (*measure_device)(int device, pz_measure_device *out, pz_error *err);
 } pz_cuda_module;
 

@@ -84,6 +84,25 @@ static pz_status check_norm(const char *f, pz_measure_norm_spec *s, const pz_mea
     return check_sampling(f, &s->rounds, &s->sample_us, err);
 }
 
+static pz_status check_reduce(const char *f, pz_measure_reduce_spec *s, const pz_measure_reduce_case *cases, int n,
+                              pz_error *err) {
+    PZ_TRY(check_range(f, "device", s->device, 0, 1023, err));
+    PZ_TRY(check_range(f, "ranks", s->ranks, 2, PZ_MAX_RANKS, err));
+    PZ_TRY(check_range(f, "m", s->m, 1, MAX_SIDE, err));
+    PZ_TRY(check_range(f, "hidden", s->hidden, 8, MAX_WIDTH, err));
+    if (s->hidden % 8) return pz_fail(err, PZ_E_INVAL, "%s: hidden is %d, must be a multiple of 8", f, s->hidden);
+    PZ_TRY(check_range(f, "copies", s->copies, 0, MAX_COPIES, err));
+    PZ_TRY(check_range(f, "the number of cases", n, 1, PZ_MEASURE_MAX_CASES, err));
+    for (int i = 0; i < n; i++) {
+        PZ_TRY(check_range(f, "kind of a case", cases[i].kind, 0, PZ_REDUCE_ALL_REDUCE, err));
+        if (cases[i].zero_bytes % 16 || cases[i].zero_bytes > (size_t)1 << 32)
+            return pz_fail(err, PZ_E_INVAL, "%s: a rider of %zu bytes: must be a multiple of 16, at most 4 GiB", f,
+                           cases[i].zero_bytes);
+    }
+    if (s->copies == 0) s->copies = DEFAULT_NORMS;
+    return check_sampling(f, &s->rounds, &s->sample_us, err);
+}
+
 /* ---- the functions ---- */
 pz_status pz_measure_gemm(const pz_measure_spec *spec, pz_measure_case *cases, int n_cases, pz_measure_times *norm,
                           pz_progress_fn progress, void *user, pz_error *err) {
@@ -121,6 +140,19 @@ pz_status pz_measure_norm(const pz_measure_norm_spec *spec, pz_measure_norm_case
         finish_times(&cases[i].norm);
         finish_times(&cases[i].added);
     }
+    return PZ_OK;
+}
+
+pz_status pz_measure_reduce(const pz_measure_reduce_spec *spec, pz_measure_reduce_case *cases, int n_cases,
+                            pz_progress_fn progress, void *user, pz_error *err) {
+    const pz_cuda_module *module;
+    PZ_NEED(spec && cases, "a specification and cases", err);
+    PZ_TRY(check_size(__func__, spec->size, sizeof *spec, err));
+    pz_measure_reduce_spec s = *spec;
+    PZ_TRY(check_reduce(__func__, &s, cases, n_cases, err));
+    PZ_TRY(pz_cuda_module_load(&module, err));
+    PZ_TRY(module->measure_reduce(&s, cases, n_cases, progress, user, err));
+    for (int i = 0; i < n_cases; i++) finish_times(&cases[i].times);
     return PZ_OK;
 }
 

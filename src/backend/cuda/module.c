@@ -18,5 +18,6 @@ const pz_cuda_module pz_cuda_module_table = {
     .rms_norm = pz_cuda_rms_norm,
     .measure_gemm = pz_cuda_measure_gemm,
     .measure_norm = pz_cuda_measure_norm,
+    .measure_reduce = pz_cuda_measure_reduce,
     .measure_device = pz_cuda_measure_device,
 };

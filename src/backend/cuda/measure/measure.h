@@ -9,6 +9,8 @@ pz_status pz_cuda_measure_gemm(const pz_measure_spec *spec, pz_measure_case *cas
                                pz_progress_fn progress, void *user, pz_error *err);
 pz_status pz_cuda_measure_norm(const pz_measure_norm_spec *spec, pz_measure_norm_case *cases, int n_cases,
                                pz_progress_fn progress, void *user, pz_error *err);
+pz_status pz_cuda_measure_reduce(const pz_measure_reduce_spec *spec, pz_measure_reduce_case *cases, int n_cases,
+                                 pz_progress_fn progress, void *user, pz_error *err);
 pz_status pz_cuda_measure_device(int device, pz_measure_device *out, pz_error *err);
 
 #endif
