@@ -48,6 +48,7 @@ static pz_status open_cuda(pz_engine *e, const choice *c, pz_error *err) {
     PZ_TRY(pz_knob_bool(PZ_KNOB_CHECK, &o.check, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_NVTX, &o.ranges, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_SHARE_DEVICE, &o.share_device, err));
+    PZ_TRY(pz_knob_bool(PZ_KNOB_NCCL, &o.nccl, err));
     int64_t one_shot;
     PZ_TRY(pz_knob_int(PZ_KNOB_ONE_SHOT, &one_shot, err));
     o.one_shot = (int)one_shot;

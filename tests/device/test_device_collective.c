@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/knobs.h"
 #include "comm/crew.h"
 
 enum { CHAIN = 4, SWITCH = 64, MOST_ROWS = 130 };
@@ -31,9 +32,15 @@ static team *team_open(int n, int timeout_ms, bool eager) {
     assert_ok(pz_backend_cuda(&t->api, &err), &err);
     assert_ok(pz_group_new(n, timeout_ms, &t->g, &err), &err);
     assert_ok(pz_crew_new(n, &t->crew, &err), &err);
+    bool nccl;
+    assert_ok(pz_knob_bool(PZ_KNOB_NCCL, &nccl, &err), &err);
     for (int r = 0; r < n; r++) {
-        pz_backend_options o = {
-            .device = r, .comm = pz_group_comm(t->g, r), .share_device = true, .one_shot = SWITCH, .eager = eager};
+        pz_backend_options o = {.nccl = nccl,
+                                .device = r,
+                                .comm = pz_group_comm(t->g, r),
+                                .share_device = true,
+                                .one_shot = SWITCH,
+                                .eager = eager};
         assert_ok(t->api->open(&o, &t->b[r], &err), &err);
     }
     return t;

@@ -226,6 +226,10 @@ pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
     (void)b, (void)err;
     return PZ_OK;
 }
+pz_status pz_cuda_group_wait(pz_backend *b, pz_error *err) {
+    (void)b, (void)err;
+    return PZ_OK;
+}
 pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err) {
     (void)b, (void)err;
     return PZ_OK;

@@ -19,7 +19,7 @@ pz_status pz_cuda_argmax(pz_backend *b, const pz_plan *plan, const pz_run_args *
                          int32_t *ids, pz_error *err) {
     PZ_TRY(pz_cuda_check_reading(b, plan, place, rows, n, err));
     PZ_TRY(pz_cuda_enter(b, err));
-    if (b->group) PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "running it", err));
+    if (b->group) PZ_TRY(pz_cuda_group_wait(b, err));
     pz_cuda_run r = {.b = b, .plan = plan, .arena = args->arena, .m = plan->m};
     pz_argmax_params p = {.x = pz_cuda_matrix(&r, place), .cols = (int)plan->places.at[place].type.dim[1]};
     p.parts = (int)pz_ceil_div(p.cols, PZ_ARGMAX_SPAN);
@@ -32,7 +32,6 @@ pz_status pz_cuda_argmax(pz_backend *b, const pz_plan *plan, const pz_run_args *
         PZ_TRY(pz_cuda_launch_argmax(&p, b->stream, err));
     }
     PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "greedy choice", err));
-    PZ_TRY(pz_cuda_group_check(b, err));
     for (int i = 0; i < n; i++) ids[i] = best_of(parts + (size_t)i * (size_t)p.parts, p.parts);
     return PZ_OK;
 }

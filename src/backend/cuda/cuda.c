@@ -148,9 +148,9 @@ static pz_status cuda_copy(pz_backend *b, void *dst, const void *src, int64_t by
                                                 [PZ_COPY_WITHIN] = cudaMemcpyDeviceToDevice,
                                                 [PZ_COPY_FROM] = cudaMemcpyDeviceToHost};
     PZ_TRY(pz_cuda_enter(b, err));
+    if (b->group) PZ_TRY(pz_cuda_group_wait(b, err));
     PZ_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)bytes, kinds[kind], b->stream), err);
-    PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "copy", err));
-    return pz_cuda_group_check(b, err);
+    return pz_cuda_check(cudaStreamSynchronize(b->stream), "copy", err);
 }
 
 /* ---- open, close, small questions ---- */
@@ -314,11 +314,10 @@ static pz_status cuda_read(pz_backend *b, const pz_plan *plan, const pz_run_args
     pz_cuda_run r = {.b = b, .plan = plan, .arena = args->arena, .m = plan->m};
     const pz_place *p = &plan->places.at[place];
     /* Memory is made when no kernel of this rank waits for another's. */
-    if (b->group) PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "running it", err));
+    if (b->group) PZ_TRY(pz_cuda_group_wait(b, err));
     reading v = {.m = pz_cuda_matrix(&r, place), .cols = p->type.dim[1], .bytes = pz_dtype_bits(p->type.dt) / 8};
     PZ_TRY(queue_rows(b, &v, plan->m, rows, n, err));
     PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "reading results", err));
-    PZ_TRY(pz_cuda_group_check(b, err));
     for (int i = 0; i < n; i++)
         convert_row(&v, (unsigned char *)b->results.data + i * v.cols * v.bytes, rows[i], dst + i * v.cols);
     return PZ_OK;

@@ -206,7 +206,10 @@ static pz_status launch_timed(pz_cuda_run *r, int64_t *launch_ns, pz_error *err)
         PZ_TRY(pz_cuda_launch_one(r, i, err));
         PZ_CUDA_TRY(cudaEventRecord(events[i + 1], r->stream), err);
     }
-    PZ_CUDA_TRY(cudaStreamSynchronize(r->stream), err);
+    if (r->b->group)
+        PZ_TRY(pz_cuda_group_wait(r->b, err));
+    else
+        PZ_CUDA_TRY(cudaStreamSynchronize(r->stream), err);
     for (int i = 0; i < n; i++) {
         float ms;
         PZ_CUDA_TRY(cudaEventElapsedTime(&ms, events[i], events[i + 1]), err);

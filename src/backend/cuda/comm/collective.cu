@@ -35,9 +35,10 @@ struct reduce_params {
     uint32_t *missing;
     unsigned long long timeout_ns;
     uint32_t buffer_bytes;
-    uint32_t sums_at; /* two steps: where in a buffer the sums begin */
-    uint32_t use;     /* units of 16 bytes of a buffer that this launch uses */
-    int rank, ranks, blocks;
+    uint32_t row_stride, rank_stride; /* bytes from part to part of a buffer */
+    uint32_t sums_at;                 /* two steps: where in a buffer the sums begin */
+    uint32_t use;                     /* units of 16 bytes of a buffer that this launch uses */
+    int rank, ranks, blocks, gathered;
 };
 
 __device__ __forceinline__ pz_group_header *header_of(const reduce_params &p, int rank) {
@@ -161,7 +162,6 @@ __device__ __forceinline__ uint32_t vector_of(const reduce_params &p, int i) {
 template <int Elem, int N, int OTHERS>
 __device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const reduce_params &p,
                                         const unsigned char *from, int at, patience &w) {
-    const uint32_t stride = p.n.hidden / 8 * bytes8<Elem>::N;
     for (;;) {
         uint32_t missing = 0;
 #pragma unroll
@@ -169,7 +169,8 @@ __device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const re
 #pragma unroll
             for (int o = 0; o < OTHERS; o++)
                 if (o < p.ranks - 1)
-                    poll8<Elem>(got[i][o], from + other_rank(p, o) * stride + vector_of(p, at + i) * bytes8<Elem>::N);
+                    poll8<Elem>(got[i][o],
+                                from + other_rank(p, o) * p.rank_stride + vector_of(p, at + i) * bytes8<Elem>::N);
 #pragma unroll
         for (int i = 0; i < N; i++)
 #pragma unroll
@@ -298,12 +299,13 @@ __global__ void __launch_bounds__(THREADS, residents(NV, RANKS)) reduce(const __
             if (first + i * STRIDE < n.hidden) fetch(n.w + first + i * STRIDE);
     pz_wait();
     pz_group_header *const own = header_of(p, p.rank);
-    const bool together = p.ranks > 1;
+    const bool together = p.ranks > 1 && !p.gathered;
     uint4 head = make_uint4(0, 0, 0, 0);
     if (together) head = pz_load16(own);
     uint32_t buffer = 0;
     uint32_t before = 0;
     patience w = {};
+    w.over = p.gathered;
     for (int row = blockIdx.x; row < n.m; row += p.blocks) {
         words8<Payload> mine[NV];
         words8<Elem> res[NV];
@@ -317,14 +319,13 @@ __global__ void __launch_bounds__(THREADS, residents(NV, RANKS)) reduce(const __
             if (threadIdx.x == THREADS - 1) before = atomicAdd(&own->arrived, 1u);
         }
         const int owner = TWO_STEP ? row % p.ranks : p.rank;
-        const uint32_t in_row = n.hidden / 8 * bytes8<Payload>::N;
-        const uint32_t parts_at = buffer + (TWO_STEP ? row / p.ranks : row) * p.ranks * in_row;
+        const uint32_t parts_at = buffer + (TWO_STEP ? row / p.ranks : row) * p.row_stride;
         const uint32_t sum_at = buffer + p.sums_at + row * (n.hidden / 8) * bytes8<Elem>::N;
 #pragma unroll
         for (int i = 0; i < NV; i++) {
             const int vector = threadIdx.x + i * THREADS;
-            const uint32_t at = parts_at + p.rank * in_row + vector * bytes8<Payload>::N;
-            if (vector * 8 >= n.hidden) continue;
+            const uint32_t at = parts_at + p.rank * p.rank_stride + vector * bytes8<Payload>::N;
+            if (!together || vector * 8 >= n.hidden) continue;
             if (!TWO_STEP)
                 push_to_all<Payload>(p, mine[i], at);
             else if (owner != p.rank)
@@ -366,7 +367,7 @@ __global__ void __launch_bounds__(THREADS, residents(NV, RANKS)) reduce(const __
         }
         if (row + p.blocks < n.m) __syncthreads(); /* the sums of this row have been read */
     }
-    if (w.over) report(p, w.missing);
+    if (together && w.over) report(p, w.missing);
     if (together && threadIdx.x == THREADS - 1 && before == (uint32_t)p.blocks - 1) {
         own->arrived = 0;
         own->used = p.use;
@@ -398,18 +399,10 @@ int elem_bytes(pz_elem e) {
     return e == PZ_ELEM_BF16 ? 2 : 4;
 }
 
-/* Rows [first, first + m). */
-pz_matrix rows_of(const pz_matrix &a, int first) {
-    pz_matrix part = a;
-    if (a.data) part.data = (char *)a.data + first * a.ld * elem_bytes(a.elem);
-    if (a.x_norm) part.x_norm = a.x_norm + first;
-    return part;
-}
-
 reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int first, int m, bool two_step, int units) {
     reduce_params p = {};
-    p.n.x = rows_of(a->x, first), p.n.res = rows_of(a->res, first);
-    p.n.y = rows_of(a->y, first), p.n.r = rows_of(a->r, first);
+    p.n.x = pz_matrix_from_row(a->x, first), p.n.res = pz_matrix_from_row(a->res, first);
+    p.n.y = pz_matrix_from_row(a->y, first), p.n.r = pz_matrix_from_row(a->r, first);
     p.n.w = a->w, p.n.x_norm = a->x_norm ? a->x_norm + first : nullptr;
     p.n.eps = a->eps, p.n.share = 1.0f / (float)a->hidden, p.n.m = m, p.n.hidden = a->hidden;
     p.n.late = a->late || g->late;
@@ -418,8 +411,12 @@ reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int fir
     p.missing = g->missing, p.buffer_bytes = (uint32_t)g->buffer_bytes;
     p.timeout_ns = 1000000ull * (unsigned)g->timeout_ms;
     p.rank = g->alone ? 0 : g->rank, p.ranks = g->alone ? 1 : g->ranks;
+    p.gathered = g->gathered;
+    const uint32_t part = (uint32_t)(a->hidden * elem_bytes(pz_group_payload(a->x.elem)));
+    p.row_stride = g->gathered ? part : part * p.ranks;
+    p.rank_stride = g->gathered ? part * m : part;
     const int64_t parts = two_step ? (m + p.ranks - 1) / p.ranks : m;
-    p.sums_at = (uint32_t)(parts * p.ranks * a->hidden * elem_bytes(a->x.elem));
+    p.sums_at = (uint32_t)parts * p.ranks * part;
     p.use = (p.sums_at + (two_step ? (uint32_t)m * a->hidden * elem_bytes(a->r.elem) : 0)) / 16;
     const int vectors = (a->hidden / 8 + THREADS - 1) / THREADS;
     const int blocks = g->blocks ? g->blocks : units * residents(vectors, two_step ? PZ_MAX_RANKS : g->ranks) / 2;
@@ -439,6 +436,9 @@ extern "C" pz_status pz_cuda_reduce_norm(const pz_norm_args *a, const pz_group_v
     if (!a->y.data) checked.y = a->r, checked.w = (const float *)a->r.data;
     PZ_TRY(pz_cuda_norm_check(&checked, err));
     if (!a->r.data) return pz_fail(err, PZ_E_INVAL, "fused_allreduce_rmsnorm: r must be given");
+    if (g->gathered && !g->alone && a->m > PZ_GATHERED_ROWS)
+        return pz_fail(err, PZ_E_INTERNAL, "fused_allreduce_rmsnorm: %d rows are gathered, at most %d", a->m,
+                       PZ_GATHERED_ROWS);
     if (g->one_shot > PZ_GROUP_ROWS || (!g->alone && pz_group_buffer_bytes(g, a->hidden) > g->buffer_bytes))
         return pz_fail(err, PZ_E_INTERNAL, "fused_allreduce_rmsnorm: rows of %d need buffers of %lld bytes, not %lld",
                        a->hidden, (long long)pz_group_buffer_bytes(g, a->hidden), (long long)g->buffer_bytes);
@@ -446,7 +446,7 @@ extern "C" pz_status pz_cuda_reduce_norm(const pz_norm_args *a, const pz_group_v
     PZ_TRY(pz_cuda_attribute(cudaDevAttrMultiProcessorCount, &units, err));
     for (int first = 0; first < a->m; first += PZ_GROUP_ROWS) {
         const int m = a->m - first < PZ_GROUP_ROWS ? a->m - first : PZ_GROUP_ROWS;
-        const bool two_step = m > g->one_shot;
+        const bool two_step = m > g->one_shot && !g->gathered;
         const reduce_params p = make_params(a, g, first, m, two_step, units);
         const int rider = p.n.zero_words ? pz_rider_of(m, (int64_t)a->zero_bytes, units).blocks : 0;
         PZ_TRY(pz_cuda_launch(choose(a->x.elem, a->r.elem, g->ranks, two_step, a->hidden), dim3(p.blocks + rider),

@@ -12,7 +12,8 @@ extern "C" {
 enum {
     PZ_GROUP_HEADER = 256, /* bytes of a workspace before its buffers */
     PZ_GROUP_BUFFERS = 3,
-    PZ_GROUP_ROWS = 256,  /* rows of one launch at most; more are several launches */
+    PZ_GROUP_ROWS = 256, /* rows of one launch at most; more are several launches */
+    PZ_GATHERED_ROWS = 128,
     PZ_GROUP_EMPTY = 0xff /* every byte of a buffer that nothing has been written to */
 };
 
@@ -36,8 +37,23 @@ typedef struct pz_group_view {
     int one_shot; /* rows up to which every rank sends its rows to all; above, a row's owner sends the sum */
     int blocks;   /* that may wait at the same time; 0: half of what the device holds */
     bool late;    /* no kernel after this one may start before its end */
-    bool alone;   /* nothing is sent or waited for, and the result is that of one rank */
+    /* Nothing is sent or waited for: the partial sums of all ranks have been gathered in this rank's workspace, rank
+     * 0's rows first, then rank 1's, and so on; at most PZ_GATHERED_ROWS. */
+    bool gathered;
+    bool alone; /* nothing is sent or waited for, and the result is that of one rank */
 } pz_group_view;
+
+/* What partial sums are sent as. */
+static inline pz_elem pz_group_payload(pz_elem x) {
+    return x == PZ_ELEM_BF16 ? PZ_ELEM_BF16 : PZ_ELEM_F32;
+}
+
+/* Rows from `first` on. */
+static inline pz_matrix pz_matrix_from_row(pz_matrix a, int first) {
+    if (a.data) a.data = (char *)a.data + first * a.ld * (a.elem == PZ_ELEM_BF16 ? 2 : 4);
+    if (a.x_norm) a.x_norm += first;
+    return a;
+}
 
 /* Bytes of a buffer that serves rows of `hidden` elements. */
 int64_t pz_group_buffer_bytes(const pz_group_view *g, int hidden);

@@ -2,7 +2,9 @@
 #include "backend/cuda/comm/group.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
+#include "backend/cuda/comm/nccl.h"
 #include "backend/cuda/state.h"
 
 /* What a rank shows the others: read by them after an exchange, written before. */
@@ -20,7 +22,8 @@ struct pz_cuda_group {
     shown mine;
     int device[PZ_MAX_RANKS];
     cudaStream_t aside; /* for what cannot wait until the kernels have ended */
-    bool met;
+    bool met, want_nccl;
+    pz_nccl *nccl; /* NULL: the ranks write to each other's memory */
 };
 
 pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err) {
@@ -32,6 +35,7 @@ pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_e
     pz_cuda_group *g = b->group = pz_calloc(1, sizeof *g);
     if (!g) return PZ_NOMEM(err);
     g->comm = comm;
+    g->want_nccl = opts->nccl;
     g->mine.device = b->device;
     g->view = (pz_group_view){.rank = pz_comm_rank(comm), .ranks = pz_comm_ranks(comm), .one_shot = one_shot};
     g->view.timeout_ms = pz_comm_timeout_ms(comm);
@@ -48,6 +52,7 @@ static void wait_for_devices(const pz_cuda_group *g) {
 void pz_cuda_group_close(pz_backend *b) {
     pz_cuda_group *g = b->group;
     if (!g) return;
+    pz_nccl_close(g->nccl);
     wait_for_devices(g);
     pz_cuda_enter(b, NULL);
     pz_cuda_memory_free(b, &g->memory);
@@ -62,19 +67,42 @@ pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err) {
     return pz_comm_barrier(b->group->comm, err);
 }
 
+/* Whether each rank can write to the memory of every other one: the same answer on all ranks. */
+static pz_status all_reach_all(const pz_cuda_group *g, bool *out, pz_error *err) {
+    *out = true;
+    for (int a = 0; a < g->view.ranks; a++)
+        for (int b = 0; b < g->view.ranks; b++) {
+            int ok = 1;
+            if (g->device[a] != g->device[b])
+                PZ_CUDA_TRY(cudaDeviceCanAccessPeer(&ok, g->device[a], g->device[b]), err);
+            if (!ok) *out = false;
+        }
+    return PZ_OK;
+}
+
 static pz_status reach(const pz_backend *b, int rank, pz_error *err) {
-    int other = b->group->device[rank], ok = 0;
+    int other = b->group->device[rank];
     if (other == b->device) return PZ_OK;
-    PZ_CUDA_TRY(cudaDeviceCanAccessPeer(&ok, b->device, other), err);
-    if (!ok)
-        return pz_fail(err, PZ_E_UNSUPPORTED, "GPU %d (rank %d) cannot write to the memory of GPU %d (rank %d)",
-                       b->device, b->group->view.rank, other, rank);
     cudaError_t code = cudaDeviceEnablePeerAccess(other, 0);
     if (code == cudaErrorPeerAccessAlreadyEnabled) {
         cudaGetLastError();
         return PZ_OK;
     }
     return pz_cuda_check(code, "cudaDeviceEnablePeerAccess", err);
+}
+
+static pz_status use_nccl(pz_backend *b, pz_error *err) {
+    pz_cuda_group *g = b->group;
+    if (!g->nccl) {
+        pz_status st = pz_nccl_open(g->comm, &g->nccl, err);
+        if (st != PZ_OK)
+            return pz_fail_context(err, st, "these GPUs cannot write to each other's memory, or NCCL is asked for");
+    }
+    g->view.gathered = true;
+    snprintf(b->isa, sizeof b->isa, "sm_%d+nccl", b->sm);
+    /* its kernels are loaded and its connections made before anything is captured */
+    PZ_TRY(pz_nccl_all_gather(g->nccl, (char *)g->memory.data + 16 * g->view.rank, g->memory.data, 16, b->stream, err));
+    return pz_cuda_group_wait(b, err);
 }
 
 static pz_status meet_others(pz_backend *b, pz_error *err) {
@@ -90,6 +118,9 @@ static pz_status meet_others(pz_backend *b, pz_error *err) {
         sharing += other->device == b->device;
     }
     g->met = true;
+    bool near;
+    PZ_TRY(all_reach_all(g, &near, err));
+    if (g->want_nccl || !near) return use_nccl(b, err);
     for (int r = 0; r < g->view.ranks; r++) PZ_TRY(reach(b, r, err));
     /* Where ranks share a device, kernels that wait must leave room for those that are waited for: few blocks, and
      * nothing behind them that takes the room of others. */
@@ -128,6 +159,10 @@ const void *pz_cuda_group_workspace(const pz_backend *b) {
     return b->group ? b->group->memory.data : NULL;
 }
 
+pz_nccl *pz_cuda_group_nccl(const pz_backend *b) {
+    return b->group ? b->group->nccl : NULL;
+}
+
 pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone) {
     pz_group_view view = b->group->view;
     view.alone = alone;
@@ -156,8 +191,38 @@ pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
     return pz_fail(err, PZ_E_TIMEOUT, "%s", why.msg);
 }
 
+/* NCCL's kernels wait for ever: what is looked at is the clock of the host. */
+static pz_status wait_for_nccl(pz_backend *b, pz_error *err) {
+    pz_cuda_group *g = b->group;
+    int64_t end = pz_now_ns() + (int64_t)g->view.timeout_ms * 1000000;
+    cudaError_t code;
+    while ((code = cudaStreamQuery(b->stream)) == cudaErrorNotReady) {
+        pz_error why;
+        pz_status st = pz_comm_check(g->comm, &why);
+        if (st == PZ_OK && pz_now_ns() < end) {
+            usleep(20);
+            continue;
+        }
+        if (st == PZ_OK) {
+            st = pz_fail(&why, PZ_E_TIMEOUT, "a rank of %d did not arrive within %d ms", g->view.ranks,
+                         g->view.timeout_ms);
+            pz_comm_fail(g->comm, &why);
+        }
+        pz_nccl_abort(g->nccl);
+        return pz_fail(err, st, "%s", why.msg);
+    }
+    return pz_cuda_check(code, "running it", err);
+}
+
+pz_status pz_cuda_group_wait(pz_backend *b, pz_error *err) {
+    if (b->group->nccl) return wait_for_nccl(b, err);
+    PZ_TRY(pz_cuda_check(cudaStreamSynchronize(b->stream), "running it", err));
+    return pz_cuda_group_check(b, err);
+}
+
 pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err) {
     PZ_TRY(pz_cuda_group_check(b, err));
+    if (pz_cuda_group_nccl(b)) PZ_TRY(pz_cuda_group_wait(b, err));
     return b->group ? pz_comm_check(b->group->comm, err) : PZ_OK;
 }
 

@@ -16,6 +16,10 @@ pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_e
 void pz_cuda_group_close(pz_backend *b);
 /* Meets. Room for rows of `hidden`, 0: none. May give the workspaces new addresses. */
 pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err);
+/* Where ranks cannot write to each other's memory: what gathers their parts. NULL: they can. */
+struct pz_nccl *pz_cuda_group_nccl(const pz_backend *b);
+/* Waits for the stream no longer than the time-out, then as pz_cuda_group_check. */
+pz_status pz_cuda_group_wait(pz_backend *b, pz_error *err);
 /* Meets: no rank goes on before all are here. */
 pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err);
 /* After the stream has been waited for: E_TIMEOUT if a kernel has waited in vain, E_PEER if it did not wait to the end

@@ -133,7 +133,8 @@ static void close_member(member *k) {
 
 /* ---- one case ---- */
 static bool is_possible(const member *k, const pz_measure_reduce_case *c) {
-    return k->nccl || c->kind == PZ_REDUCE_FUSED || c->kind == PZ_REDUCE_ALL_REDUCE;
+    bool ours = c->kind == PZ_REDUCE_FUSED || c->kind == PZ_REDUCE_ALL_REDUCE;
+    return ours ? !pz_cuda_group_nccl(k->b) : k->nccl != NULL;
 }
 
 /* What the last replay left in r, bit by bit. */
@@ -185,8 +186,9 @@ static pz_status prepare(member *k, int i, pz_error *err) {
 
 static void refuse(const member *k, pz_measure_reduce_case *c) {
     if (pz_comm_rank(k->comm) != 0) return;
-    c->status = k->no_nccl.code;
-    snprintf(c->message, sizeof c->message, "%.*s", (int)sizeof c->message - 1, k->no_nccl.msg);
+    const char *why = k->nccl ? "these GPUs cannot write to each other's memory" : k->no_nccl.msg;
+    c->status = PZ_E_UNSUPPORTED;
+    snprintf(c->message, sizeof c->message, "%.*s", (int)sizeof c->message - 1, why);
 }
 
 static pz_status measure(member *k, pz_error *err) {
