@@ -21,7 +21,6 @@ struct pz_cuda_group {
     pz_cuda_pinned missing;
     shown mine;
     int device[PZ_MAX_RANKS];
-    cudaStream_t aside; /* for what cannot wait until the kernels have ended */
     bool met, want_nccl;
     pz_nccl *nccl; /* NULL: the ranks write to each other's memory */
 };
@@ -41,7 +40,7 @@ pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_e
     g->view.timeout_ms = pz_comm_timeout_ms(comm);
     PZ_TRY(pz_cuda_pinned_grow(&g->missing, sizeof *g->view.missing, err));
     g->view.missing = g->missing.data;
-    return pz_cuda_check(cudaStreamCreateWithFlags(&g->aside, cudaStreamNonBlocking), "cudaStreamCreate", err);
+    return PZ_OK;
 }
 
 static void wait_for_devices(const pz_cuda_group *g) {
@@ -57,7 +56,6 @@ void pz_cuda_group_close(pz_backend *b) {
     pz_cuda_enter(b, NULL);
     pz_cuda_memory_free(b, &g->memory);
     pz_cuda_pinned_free(&g->missing);
-    if (g->aside) cudaStreamDestroy(g->aside);
     pz_free(g);
     b->group = NULL;
 }
@@ -226,15 +224,25 @@ pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err) {
     return b->group ? pz_comm_check(b->group->comm, err) : PZ_OK;
 }
 
+/* In a stream of its own: what is in the backend's may wait for other ranks. It is made here and not before, as streams
+ * beyond the device's few queues wait for each other. */
+static void tell_all(const pz_cuda_group *g) {
+    uint32_t me = PZ_GROUP_FAILED | 1u << g->view.rank;
+    cudaStream_t aside = NULL;
+    if (cudaStreamCreateWithFlags(&aside, cudaStreamNonBlocking) == cudaSuccess) {
+        for (int r = 0; r < g->view.ranks; r++)
+            cudaMemcpyAsync(&((pz_group_header *)(void *)g->view.workspace[r])->missing, &me, sizeof me,
+                            cudaMemcpyDefault, aside);
+        cudaStreamSynchronize(aside);
+        cudaStreamDestroy(aside);
+    }
+    cudaGetLastError();
+}
+
 pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why) {
     pz_cuda_group *g = b->group;
     if (!g || st == PZ_OK || pz_comm_check(g->comm, NULL) != PZ_OK) return st;
     pz_comm_fail(g->comm, why);
-    uint32_t me = PZ_GROUP_FAILED | 1u << g->view.rank;
-    for (int r = 0; g->met && r < g->view.ranks; r++)
-        cudaMemcpyAsync(&((pz_group_header *)(void *)g->view.workspace[r])->missing, &me, sizeof me,
-                        cudaMemcpyHostToDevice, g->aside);
-    cudaStreamSynchronize(g->aside);
-    cudaGetLastError();
+    if (g->met && !g->nccl) tell_all(g);
     return st;
 }
