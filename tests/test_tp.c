@@ -439,7 +439,9 @@ static void test_out_of_memory(void **state) {
     pz_free(logits);
 }
 
-int main(void) {
+/* test_tp [FILTER]: those whose names match. */
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits_mxfp4),
         cmocka_unit_test(test_logits_bf16),
