@@ -147,6 +147,23 @@ static void test_info(void **state) {
     assert_int_equal(fake->live, 0);
 }
 
+/* Rank 0 has its GPU when rank 1 is refused: nothing of it is left where the CPU is taken instead. */
+static void test_auto_of_several_ranks(void **state) {
+    (void)state;
+    pz_error err;
+    pz_engine *e;
+    pz_engine_info info;
+    assert_fails(open_engine("cuda", SUPPORT_MXFP4, (pz_engine_options){.tp = 2}, &e, &err), PZ_E_UNSUPPORTED, &err,
+                 "cuda:0", "GPU 1", "sm_80");
+    assert_int_equal(fake->live, 0);
+    assert_ok(open_engine("auto", SUPPORT_MXFP4, (pz_engine_options){.tp = 2}, &e, &err), &err);
+    assert_int_equal(fake->live, 0);
+    pz_engine_get_info(e, &info);
+    assert_string_equal(info.device, "cpu");
+    assert_int_equal(info.tp, 2);
+    pz_engine_close(e);
+}
+
 /* f32 activations would need f32 GEMMs, which no GPU kernel is. */
 static void test_refused(void **state) {
     (void)state;
@@ -339,9 +356,11 @@ static void test_attributes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes),      cmocka_unit_test(test_info),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_debug_mode), cmocka_unit_test(test_moved_arena),   cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_attributes), cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_modes),       cmocka_unit_test(test_info),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_debug_mode),
+        cmocka_unit_test(test_moved_arena), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_attributes),  cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_generation),  cmocka_unit_test(test_auto_of_several_ranks),
     };
     return cmocka_run_group_tests(tests, load, NULL);
 }

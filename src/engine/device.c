@@ -30,16 +30,23 @@ static pz_status read_choice(const char *word, choice *out, pz_error *err) {
     return PZ_OK;
 }
 
+/* All ranks or none: another device may be tried after this one. */
 static pz_status open_all(pz_engine *e, pz_backend_options o, pz_error *err) {
     if (e->tp > 1 && e->tp > e->api->max_ranks)
         return pz_fail(err, PZ_E_UNSUPPORTED, "tp %d: the %s backend runs at most %d rank%s", e->tp, e->api->name,
                        e->api->max_ranks ? e->api->max_ranks : 1, e->api->max_ranks > 1 ? "s" : "");
-    for (int r = 0; r < e->tp; r++) {
-        o.comm = e->group ? pz_group_comm(e->group, r) : NULL;
-        PZ_TRY(e->api->open(&o, &e->rank[r].backend, err));
+    pz_status st = PZ_OK;
+    int n = 0;
+    for (; n < e->tp && st == PZ_OK; n++) {
+        o.comm = e->group ? pz_group_comm(e->group, n) : NULL;
+        st = e->api->open(&o, &e->rank[n].backend, err);
         o.device++;
     }
-    return PZ_OK;
+    for (int r = 0; r < n && st != PZ_OK; r++) {
+        if (e->rank[r].backend) e->api->close(e->rank[r].backend);
+        e->rank[r].backend = NULL;
+    }
+    return st;
 }
 
 static pz_status open_cuda(pz_engine *e, const choice *c, pz_error *err) {

@@ -209,7 +209,8 @@ pz_status pz_cuda_run_reduce_norm(pz_cuda_run *r, const pz_launch *l, pz_error *
 }
 pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err) {
     (void)b;
-    return opts->comm ? pz_fail(err, PZ_E_UNSUPPORTED, "this module runs one rank alone") : PZ_OK;
+    if (!opts->comm || pz_comm_rank(opts->comm) == 0) return PZ_OK;
+    return pz_fail(err, PZ_E_UNSUPPORTED, "this module runs rank 0 alone");
 }
 void pz_cuda_group_close(pz_backend *b) {
     (void)b;
