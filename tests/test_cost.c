@@ -78,6 +78,9 @@ static void test_candidates(void **state) {
                     pz_gemm_config v[PZ_MAX_VARIANTS];
                     int variants = pz_gemm_variants(&s, &c[a].config, v);
                     assert_in_range(variants, 0, PZ_MAX_VARIANTS);
+                    pz_gemm_config other = c[a].config, w[2 * PZ_MAX_VARIANTS];
+                    other.depth = 3; /* which is none of those that are tried */
+                    assert_in_range(pz_gemm_variants(&s, &other, w), variants, PZ_MAX_VARIANTS);
                     for (int k = 0; k < variants; k++) {
                         check_geometry(&s, &v[k]);
                         assert_false(same(&v[k], &c[a].config));

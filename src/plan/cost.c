@@ -15,7 +15,7 @@ enum {
     WIDE_ROWS = 128,    /* of one tile of wide */
     FEW_SMEM = 231424,  /* bytes of shared memory that a block of few can have */
     WIDE_SMEM = 231040, /* that one of wide can have, */
-    WIDE_HEAD = 1280,   /* and what of it is no ring */
+    WIDE_HEAD = 1280,   /* and what of it is no ring, at most */
     HALF_SMEM = 113920, /* that a block may take where two are to be on an SM */
     SM_SMEM = 229888,   /* of an SM, without what the norm takes; a block takes BLOCK_SMEM more than it asks for */
     BLOCK_SMEM = 1024,

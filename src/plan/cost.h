@@ -25,7 +25,7 @@ pz_gemm_config pz_gemm_model_for(const pz_device *dev, const pz_gemm_shape *shap
 /* Blocks of a launch; 0: the kernels would refuse it. */
 int64_t pz_gemm_blocks(const pz_gemm_shape *shape, const pz_gemm_config *config);
 
-enum { PZ_MAX_CANDIDATES = 64, PZ_MAX_VARIANTS = 6 };
+enum { PZ_MAX_CANDIDATES = 64, PZ_MAX_VARIANTS = 7 };
 /* Distinct geometries of the own kernels: the best of each family, not split, with at most a block an SM and with more,
  * and other depths of the best of these. Ascending by estimate, `max` at most. Returns how many. */
 int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max);
