@@ -372,7 +372,8 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
 
 /* Map of a matrix [rows][k], read in boxes of 64 k by `box` rows; what lies beyond it reads as zeros. */
 pz_status make_map(CUtensorMap *map, const void *data, int64_t ld, int rows, int k, int box, pz_error *err) {
-    static encode_fn encode;
+    static encode_fn known; /* threads that ask at the same time store the same */
+    encode_fn encode = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!encode) {
         void *fn = NULL;
         cudaDriverEntryPointQueryResult found;
@@ -380,6 +381,7 @@ pz_status make_map(CUtensorMap *map, const void *data, int64_t ld, int rows, int
                     err);
         if (!fn) return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: the driver has no bulk tensor copies");
         encode = (encode_fn)fn;
+        __atomic_store_n(&known, encode, __ATOMIC_RELAXED);
     }
     const cuuint64_t dims[2] = {(cuuint64_t)k, (cuuint64_t)rows}, strides[1] = {(cuuint64_t)ld * 2};
     const cuuint32_t shape[2] = {BLOCK, (cuuint32_t)box}, steps[2] = {1, 1};
@@ -420,14 +422,15 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     if (c->split > units)
         return pz_fail(err, PZ_E_INVAL, "wide gemm: split %d of K = %d: at most %d units of %d", c->split, a->k, units,
                        unit * CHUNK);
-    p->columns = columns, p->shares = c->warps, p->depth = c->depth;
+    p->columns = columns, p->shares = c->warps;
+    p->depth = c->depth < MAX_STAGES ? c->depth : 0; /* no ring has as many */
     p->chunks = chunks, p->unit = unit, p->part = units / c->split, p->longer = units % c->split;
     p->w_bytes = c->tile_n * BLOCK * 2, p->x_bytes = l->tile_m * BLOCK * 2;
     int part = unit * ((units + c->split - 1) / c->split), room = SMEM - (int)sizeof(shared_head);
     if (part > chunks) part = chunks;
     const int hold = BLOCKS * (unit < part ? unit : part); /* slots: a unit's blocks are held together */
     /* who waits for block b has waited for the last one of its unit before */
-    int most = BARRIERS - BLOCKS * unit * (p->shares - 1) - 1, asked = BLOCKS * c->stages;
+    int most = BARRIERS - BLOCKS * unit * (p->shares - 1) - 1, asked = c->stages < MAX_STAGES ? BLOCKS * c->stages : 0;
     if (most > MAX_STAGES) most = MAX_STAGES;
     if (asked && asked < hold) asked = hold;
     if (asked && most > asked) most = asked;
