@@ -14,7 +14,6 @@ enum { NCCL_INT8 = 0, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9, NCCL_SUM = 0 };
 
 /* result is 0 for success */
 #define FUNCTIONS(X)                                                                                            \
-    X(GetVersion, (int *version))                                                                               \
     X(GetUniqueId, (unique_id * id))                                                                            \
     X(CommInitRank, (nccl_comm * comm, int ranks, unique_id id, int rank))                                      \
     X(CommDestroy, (nccl_comm comm))                                                                            \
@@ -33,7 +32,6 @@ struct pz_nccl {
     pz_comm *comm;
     nccl_comm nccl;
     unique_id id;
-    int version;
 };
 
 static pz_status find(void *handle, const char *name, void *function, pz_error *err) {
@@ -63,7 +61,6 @@ static pz_status check(const pz_nccl *n, int result, const char *what, pz_error 
 
 static pz_status make(pz_nccl *n, pz_error *err) {
     PZ_TRY(load(&n->lib, err));
-    PZ_TRY(check(n, n->lib.GetVersion(&n->version), "version", err));
     return pz_comm_rank(n->comm) ? PZ_OK : check(n, n->lib.GetUniqueId(&n->id), "id", err);
 }
 
@@ -116,8 +113,4 @@ pz_status pz_nccl_all_reduce(pz_nccl *n, const void *x, void *y, size_t count, b
 
 pz_status pz_nccl_all_gather(pz_nccl *n, const void *x, void *y, size_t bytes, cudaStream_t stream, pz_error *err) {
     return check(n, n->lib.AllGather(x, y, bytes, NCCL_INT8, n->nccl, stream), "all-gather", err);
-}
-
-int pz_nccl_version(const pz_nccl *n) {
-    return n->version;
 }

@@ -19,7 +19,5 @@ pz_status pz_nccl_all_reduce(pz_nccl *n, const void *x, void *y, size_t count, b
 pz_status pz_nccl_all_gather(pz_nccl *n, const void *x, void *y, size_t bytes, cudaStream_t stream, pz_error *err);
 /* Ends what runs. Only close may follow. */
 void pz_nccl_abort(pz_nccl *n);
-/* 22807 for 2.28.7 */
-int pz_nccl_version(const pz_nccl *n);
 
 #endif

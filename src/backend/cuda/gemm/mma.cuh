@@ -48,15 +48,6 @@ __device__ __forceinline__ void pz_copy_wait(int pending) {
         }
 }
 
-__device__ __forceinline__ uint4 pz_lds16(uint32_t p) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(p)
-                 : "memory");
-    return v;
-}
-
 /* Four 8 x 8 matrices of 16 bits whose rows of 16 bytes begin at p, matrix i's in lanes 8 i .. 8 i + 7; a lane gets
  * elements (lane / 4, 2 (lane % 4) ..) of each. */
 __device__ __forceinline__ uint4 pz_ldmatrix(uint32_t p) {
