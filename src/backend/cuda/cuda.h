@@ -24,6 +24,10 @@ pz_status pz_cuda_check(cudaError_t code, const char *what, pz_error *err);
  * stream is captured. */
 pz_status pz_cuda_attribute(enum cudaDeviceAttr attribute, int *value, pz_error *err);
 
+static inline int pz_elem_bytes(pz_elem e) {
+    return e == PZ_ELEM_BF16 ? 2 : 4;
+}
+
 /* ---- weights ---- */
 typedef struct pz_cuda_weight {
     char *name; /* NULL: not loaded */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sum over the ranks, residual add, RMSNorm and a rider in one kernel. One block a row, then the rider's blocks.
+/* Sum over the ranks, residual add, RMSNorm and a rider in one kernel. Blocks that take rows, then the rider's blocks.
  *
  * A rank pushes its partial sums into the workspaces of the others, in the memory of their devices, and waits for
  * theirs in its own. The data is its own flag: a buffer is full of EMPTY words before, and a word that is not EMPTY has
@@ -395,10 +395,6 @@ reduce_kernel choose(pz_elem x, pz_elem r, int ranks, bool two_step, int hidden)
                           : choose<4>(x, r, ranks, two_step);
 }
 
-int elem_bytes(pz_elem e) {
-    return e == PZ_ELEM_BF16 ? 2 : 4;
-}
-
 reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int first, int m, bool two_step, int units) {
     reduce_params p = {};
     p.n.x = pz_matrix_from_row(a->x, first), p.n.res = pz_matrix_from_row(a->res, first);
@@ -412,12 +408,12 @@ reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int fir
     p.timeout_ns = 1000000ull * (unsigned)g->timeout_ms;
     p.rank = g->alone ? 0 : g->rank, p.ranks = g->alone ? 1 : g->ranks;
     p.gathered = g->gathered;
-    const uint32_t part = (uint32_t)(a->hidden * elem_bytes(pz_group_payload(a->x.elem)));
+    const uint32_t part = (uint32_t)(a->hidden * pz_elem_bytes(pz_group_payload(a->x.elem)));
     p.row_stride = g->gathered ? part : part * p.ranks;
     p.rank_stride = g->gathered ? part * m : part;
     const int64_t parts = two_step ? (m + p.ranks - 1) / p.ranks : m;
     p.sums_at = (uint32_t)parts * p.ranks * part;
-    p.use = (p.sums_at + (two_step ? (uint32_t)m * a->hidden * elem_bytes(a->r.elem) : 0)) / 16;
+    p.use = (p.sums_at + (two_step ? (uint32_t)m * a->hidden * pz_elem_bytes(a->r.elem) : 0)) / 16;
     const int vectors = (a->hidden / 8 + THREADS - 1) / THREADS;
     const int blocks = g->blocks ? g->blocks : units * residents(vectors, two_step ? PZ_MAX_RANKS : g->ranks) / 2;
     p.blocks = m < blocks ? m : blocks;

@@ -50,7 +50,7 @@ static inline pz_elem pz_group_payload(pz_elem x) {
 
 /* Rows from `first` on. */
 static inline pz_matrix pz_matrix_from_row(pz_matrix a, int first) {
-    if (a.data) a.data = (char *)a.data + first * a.ld * (a.elem == PZ_ELEM_BF16 ? 2 : 4);
+    if (a.data) a.data = (char *)a.data + first * a.ld * pz_elem_bytes(a.elem);
     if (a.x_norm) a.x_norm += first;
     return a;
 }

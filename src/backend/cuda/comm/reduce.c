@@ -13,7 +13,7 @@ static int columns(const pz_cuda_run *r, const pz_launch *l) {
 /* The partial sums of some rows to their place among those of all ranks, which NCCL then gathers. */
 static pz_status gather(const pz_cuda_run *r, const pz_norm_args *a, const pz_group_view *g, pz_error *err) {
     pz_add_params p = {.a = a->x, .m = a->m, .cols = a->hidden};
-    size_t bytes = (size_t)a->m * (size_t)a->hidden * (pz_group_payload(a->x.elem) == PZ_ELEM_BF16 ? 2 : 4);
+    size_t bytes = (size_t)a->m * (size_t)a->hidden * (size_t)pz_elem_bytes(pz_group_payload(a->x.elem));
     unsigned char *all = g->workspace[g->rank];
     p.y = (pz_matrix){.data = all + (size_t)g->rank * bytes, .ld = a->hidden, .elem = pz_group_payload(a->x.elem)};
     PZ_TRY(pz_cuda_launch_add(r, &p, err));

@@ -63,10 +63,6 @@ static bool aligned(const pz_matrix *a, int bytes) {
     return !a->data || (((uintptr_t)a->data & 15) == 0 && a->ld * bytes % 16 == 0);
 }
 
-static int elem_bytes(pz_elem e) {
-    return e == PZ_ELEM_BF16 ? 2 : 4;
-}
-
 extern "C" pz_status pz_cuda_norm_check(const pz_norm_args *a, pz_error *err) {
     const pz_matrix *of_y[] = {&a->res, &a->r};
     if (!a->x.data || !a->y.data || !a->w) return pz_fail(err, PZ_E_INVAL, "rms_norm: x, y and w must not be NULL");
@@ -80,8 +76,9 @@ extern "C" pz_status pz_cuda_norm_check(const pz_norm_args *a, pz_error *err) {
             return pz_fail(err, PZ_E_UNSUPPORTED, "rms_norm: res, r and y must have the same element");
     if (a->x.elem == PZ_ELEM_FIXED && (!a->x.x_norm || !a->x.w_norm))
         return pz_fail(err, PZ_E_INVAL, "rms_norm: x is fixed and comes without x_norm or w_norm");
-    if (!aligned(&a->x, elem_bytes(a->x.elem)) || !aligned(&a->res, elem_bytes(a->y.elem)) ||
-        !aligned(&a->y, elem_bytes(a->y.elem)) || !aligned(&a->r, elem_bytes(a->y.elem)) || ((uintptr_t)a->w & 15))
+    if (!aligned(&a->x, pz_elem_bytes(a->x.elem)) || !aligned(&a->res, pz_elem_bytes(a->y.elem)) ||
+        !aligned(&a->y, pz_elem_bytes(a->y.elem)) || !aligned(&a->r, pz_elem_bytes(a->y.elem)) ||
+        ((uintptr_t)a->w & 15))
         return pz_fail(err, PZ_E_INVAL, "rms_norm: rows must begin at multiples of 16 bytes");
     if (a->zero && (((uintptr_t)a->zero & 15) || a->zero_bytes % 16))
         return pz_fail(err, PZ_E_INVAL, "rms_norm: the rider's memory must begin and end at multiples of 16 bytes");
