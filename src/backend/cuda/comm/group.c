@@ -149,6 +149,7 @@ pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err) {
     if (hidden <= g->hidden) return PZ_OK;
     PZ_CUDA_TRY(cudaStreamSynchronize(b->stream), err);
     PZ_TRY(pz_comm_barrier(g->comm, err)); /* nobody writes to the old buffers any more */
+    g->met = false;                        /* nor does this rank, should it fail: the others free theirs */
     PZ_TRY(new_memory(b, hidden, err));
     return meet_others(b, err);
 }
