@@ -31,6 +31,7 @@ typedef struct member {
     float *w, *x_norm;
     pz_lab_chain *chains; /* [cases] */
     uint16_t *host_x, *host_r;
+    size_t wrong; /* sums of the last case checked */
     pz_status st;
     pz_error err;
 } member;
@@ -137,10 +138,11 @@ static bool is_possible(const member *k, const pz_measure_reduce_case *c) {
     return ours ? !pz_cuda_group_nccl(k->b) : k->nccl != NULL;
 }
 
-/* What the last replay left in r, bit by bit. */
-static pz_status check_sums(member *k, const pz_measure_reduce_case *c, pz_error *err) {
+/* What the last replay left in r, bit by bit. Rank 0 writes what all have found; the others see it after the next
+ * barrier. */
+static pz_status check_sums(member *k, pz_measure_reduce_case *c, pz_error *err) {
     const pz_measure_reduce_spec *s = k->race->spec;
-    size_t count = (size_t)s->m * (size_t)s->hidden, wrong = 0;
+    size_t count = (size_t)s->m * (size_t)s->hidden;
     void *all[PZ_MAX_RANKS];
     uint16_t *res = pz_calloc(count, sizeof *res);
     if (!res) return PZ_NOMEM(err);
@@ -149,16 +151,23 @@ static pz_status check_sums(member *k, const pz_measure_reduce_case *c, pz_error
     if (st == PZ_OK) st = pz_cuda_check(cudaMemcpy(k->host_r, k->r, count * 2, cudaMemcpyDeviceToHost), "r", err);
     if (st == PZ_OK) st = pz_cuda_check(cudaMemcpy(res, k->res, count * 2, cudaMemcpyDeviceToHost), "res", err);
     if (st == PZ_OK) st = pz_comm_exchange(k->comm, k->host_x, all, err);
+    k->wrong = 0;
     for (size_t i = 0; i < count && st == PZ_OK; i++) {
         float sum = pz_bf16_to_f32(((const uint16_t *)all[0])[i]);
         for (int r = 1; r < s->ranks; r++) sum += pz_bf16_to_f32(((const uint16_t *)all[r])[i]);
         if (c->kind == PZ_REDUCE_FUSED) sum += pz_bf16_to_f32(res[i]);
-        wrong += pz_f32_to_bf16(sum) != k->host_r[i];
+        k->wrong += pz_f32_to_bf16(sum) != k->host_r[i];
     }
     pz_free(res);
     if (st == PZ_OK) st = pz_comm_barrier(k->comm, err); /* all have read what is shown */
-    if (st != PZ_OK || !wrong) return st;
-    return pz_fail(err, PZ_E_VERIFY, "rank %d: %zu of %zu sums are wrong", pz_comm_rank(k->comm), wrong, count);
+    if (st != PZ_OK || pz_comm_rank(k->comm) != 0) return st;
+    for (int r = s->ranks - 1; r >= 0; r--) {
+        size_t wrong = k->race->at[r].wrong;
+        if (!wrong) continue;
+        c->status = PZ_E_VERIFY;
+        snprintf(c->message, sizeof c->message, "rank %d: %zu of %zu sums are wrong", r, wrong, count);
+    }
+    return PZ_OK;
 }
 
 static pz_status prepare(member *k, int i, pz_error *err) {
@@ -177,6 +186,7 @@ static pz_status prepare(member *k, int i, pz_error *err) {
     PZ_TRY(pz_cuda_group_check(k->b, err));
     if (c->kind == PZ_REDUCE_FUSED || c->kind == PZ_REDUCE_ALL_REDUCE) PZ_TRY(check_sums(k, c, err));
     PZ_TRY(pz_comm_barrier(k->comm, err));
+    if (c->status != PZ_OK) return PZ_OK;
     PZ_TRY(pz_lab_calibrate(&k->lab, &k->chains[i], r->spec->sample_us, err));
     if (pz_comm_rank(k->comm) == 0) r->replays[i] = k->chains[i].replays;
     PZ_TRY(pz_comm_barrier(k->comm, err));
@@ -208,7 +218,7 @@ static pz_status measure(member *k, pz_error *err) {
         for (int i = 0; i < r->n_cases; i++) {
             pz_measure_reduce_case *c = &r->cases[order[i]];
             double us;
-            if (!is_possible(k, c)) continue;
+            if (!is_possible(k, c) || c->status != PZ_OK) continue;
             PZ_TRY(pz_comm_barrier(k->comm, err));
             PZ_TRY(pz_lab_sample(&k->lab, &k->chains[order[i]], &us, err));
             PZ_TRY(pz_cuda_group_check(k->b, err));
