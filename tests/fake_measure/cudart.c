@@ -76,6 +76,10 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     return drop((fake_launches *)(void *)exec);
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) {
+    (void)exec, (void)s;
+    return cudaSuccess;
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
     (void)s;
     const fake_launches *l = (const fake_launches *)(const void *)exec;

@@ -76,6 +76,7 @@ pz_status pz_lab_capture(pz_lab *lab, int links, pz_lab_link_fn fn, void *ctx, p
     cudaError_t code = cudaStreamEndCapture(lab->stream, &graph);
     if (st == PZ_OK) st = pz_cuda_check(code, "cudaStreamEndCapture", err);
     if (st == PZ_OK) st = pz_cuda_check(cudaGraphInstantiate(&out->graph, graph, 0), "cudaGraphInstantiate", err);
+    if (st == PZ_OK) st = pz_cuda_check(cudaGraphUpload(out->graph, lab->stream), "cudaGraphUpload", err);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
     return st;
