@@ -117,7 +117,8 @@ static void time_out(pz_group *g, uint32_t state) {
     pz_error failure;
     pz_fail(&failure, PZ_E_TIMEOUT, "rank%s %s of %d did not arrive within %d ms", missed > 1 ? "s" : "", missing,
             g->ranks, g->timeout_ms);
-    if (missed) fail_at(g, state, &failure);
+    /* None at all: the last one has come, and is about to open the barrier. */
+    if (missed && arrived) fail_at(g, state, &failure);
 }
 
 /* ---- meeting ---- */
