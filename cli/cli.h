@@ -82,8 +82,9 @@ extern const cli_command cli_run, cli_bench, cli_tune, cli_logits, cli_explain, 
                    "cpu, cuda, cuda:N, or auto: cuda if there is a usable GPU (default: PREZERO_DEVICE, else cpu)"),  \
         CLI_OPTION("threads", "N", CLI_INT, "0", "0..1024", threads,                                                  \
                    "threads; 0: PREZERO_THREADS, else all processors"),                                               \
-        CLI_OPTION("tp", "N", CLI_INT, "1", "1..8", tp,                                                               \
-                   "tensor-parallel ranks; on the CPU they share the threads, on GPUs rank r has number N + r"),      \
+        CLI_OPTION(                                                                                                   \
+            "tp", "N", CLI_INT, "1", "1..8", tp,                                                                      \
+            "tensor-parallel ranks; on the CPU they share the threads, on GPUs each has one, from --device on"),      \
         CLI_EXPERTS_OPTION,                                                                                           \
         CLI_OPTION("context", "N", CLI_INT, "0", "0..16777216", context,                                              \
                    "tokens a sequence may hold; 0: the model's maximum, at most 4096"),                               \
