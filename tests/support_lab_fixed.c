@@ -18,7 +18,7 @@ static gemm_spec spec_of(const lab *l, int i, int m) {
                    .n = l->small ? small_shapes[i].n : shapes[i].n,
                    .k = l->small ? small_shapes[i].k : shapes[i].k,
                    .pad_x = 8,
-                   .pad_y = i % 2 ? 3 : 4, /* rows that bulk copies can add, and not */
+                   .pad_y = i % 2 ? 3 : 4, /* rows of y at multiples of 16 bytes, and not */
                    .seed = 100 + (uint64_t)i};
     if (m) s.m = m;
     return s;

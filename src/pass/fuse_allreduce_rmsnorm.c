@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce -> add -> rms_norm becomes fused_allreduce_rmsnorm, add -> rms_norm becomes add_rms_norm.
  *
- * Both give the normalised y and the sum r, which replaces the add's result. The bits stay the same: the fused ops read
- * x and res as f32, round the sum to r's dtype, and normalise the rounded r. So a match needs
- *   - the sum in the residual's dtype: fusing never changes the residual stream;
+ * Both give the normalised y and the sum r, which replaces the add's result. They read x and res as f32, round the sum
+ * to r's dtype, and normalise the rounded r. So the bits stay the same, but for one case, if a match has
+ *   - the sum in the residual's dtype: the residual stream keeps its dtype;
  *   - the norm's result in the same dtype: the fused ops have one dtype for both results;
  *   - an all_reduce whose result is f32, or has its operand's dtype, and that only the add reads.
- * One case is more exact fused: an all_reduce from bf16 to bf16 rounds the sum over the ranks, the fused op adds it to
- * the residual in f32. With prezero on and off the same graph is fused, so their bits agree. */
+ * The case is an all_reduce from bf16 to bf16 over several ranks: it rounds the sum over them, and the fused op, which
+ * adds it to the residual in f32, does not. Both pipelines fuse, so that prezero changes no bit there either. */
 #include "pass/pass.h"
 
 typedef struct match {

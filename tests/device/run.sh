@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # All checks on a machine with a GPU: every program of this folder, then compute-sanitizer over reduced sets that launch
-# every kernel.
+# every kernel but the collectives' over several ranks.
 # tests/device/run.sh [BUILD_DIR] [OUT_DIR]     logs go to OUT_DIR (default BUILD_DIR/device-logs)
 #   PHASES     "programs sanitizers" (default), or one of them
 #   PROGRAMS   names without test_device_, default: all that are built
