@@ -5,17 +5,12 @@
 
 #include "plan/gemm_unit.h"
 
-/* What the kernels are made of; src/backend/cuda/gemm has the same numbers. Few: families skinny and group. */
+/* Few: families skinny and group. */
 enum {
-    MAX_WARPS = 16,     /* of a block of few */
-    MAX_SLOTS = 9,      /* chunks of a warp of few in shared memory */
-    MAX_GROUPS = 3,     /* warpgroups of a block of wide */
     MAX_SPLIT = 64,     /* more adds into one element never paid */
     FEW_ROWS = 32,      /* of one tile of few; more rows are several tiles, each of which reads the weights again */
     WIDE_ROWS = 128,    /* of one tile of wide */
-    FEW_SMEM = 231424,  /* bytes of shared memory that a block of few can have */
-    WIDE_SMEM = 231040, /* that one of wide can have, */
-    WIDE_HEAD = 1280,   /* and what of it is no ring, at most */
+    WIDE_HEAD = 1280,   /* bytes of shared memory of wide that are no ring, at most */
     HALF_SMEM = 113920, /* that a block may take where two are to be on an SM */
     SM_SMEM = 229888,   /* of an SM, without what the norm takes; a block takes BLOCK_SMEM more than it asks for */
     BLOCK_SMEM = 1024,
@@ -72,7 +67,8 @@ static bool few_layout(const pz_gemm_shape *s, const pz_gemm_config *c, int rows
     int64_t warps = (int64_t)c->tile_n / 16 * c->warps, have = min64(s->m, rows), sum_rows = rows < 8 ? 8 : rows;
     int64_t x = pz_align_up((size_t)(l->part * (PZ_GEMM_CHUNK / 8) * 16 * (have | 1) + 16 * sum_rows), 128);
     int64_t sums = c->warps == 1 && have > 4 ? 0 : c->warps * sum_rows * (c->tile_n + 4) * 4;
-    int64_t slot = warps * 32 * PZ_GEMM_CHUNK, room = FEW_SMEM - x - sums, slots = min64(MAX_SLOTS, l->held - 1);
+    int64_t slot = warps * 32 * PZ_GEMM_CHUNK, room = PZ_GEMM_SMEM - x - sums,
+            slots = min64(PZ_GEMM_MAX_SLOTS, l->held - 1);
     if (c->stages) slots = min64(slots, c->stages);
     if (room < 0) return false;
     slots = min64(slots, room / slot);
@@ -88,7 +84,8 @@ static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout 
     int groups = c->tile_n / 64 * c->warps, rows = 8;
     while (rows < s->m && rows < WIDE_ROWS) rows *= 2;
     /* slots of 64 k each; a unit's are held together */
-    int64_t w = c->tile_n * 128, x = rows * 128, room = WIDE_SMEM - WIDE_HEAD, hold = 2 * pz_gemm_unit(s->n, s->k);
+    int64_t w = c->tile_n * 128, x = rows * 128, room = PZ_GEMM_WIDE_SMEM - WIDE_HEAD,
+            hold = 2 * pz_gemm_unit(s->n, s->k);
     int64_t most = min64(24, 31 - hold * (c->warps - 1)), slots = 2 * l->part;
     if (c->stages && most > 2 * c->stages) most = 2 * c->stages < hold ? hold : 2 * c->stages;
     if (slots > most) slots = most;
@@ -99,7 +96,7 @@ static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout 
     l->rows = rows;
     l->stages = slots / 2;
     l->smem = (rings > sums ? rings : sums) + WIDE_HEAD;
-    l->per_sm = blocks_per_sm(l->smem, 128 * groups + 32, rows > 32 && groups < MAX_GROUPS ? 168 : 112);
+    l->per_sm = blocks_per_sm(l->smem, 128 * groups + 32, rows > 32 && groups < PZ_GEMM_MAX_GROUPS ? 168 : 112);
     return true;
 }
 
@@ -112,8 +109,8 @@ static bool lay_out(const pz_gemm_shape *s, const pz_gemm_config *c, layout *l) 
     l->part = longest * unit;
     l->held = pz_ceil_div(longest, c->warps) * unit;
     if (c->family == PZ_GEMM_WIDE)
-        return s->k % 64 == 0 && c->tile_n / 64 * c->warps <= MAX_GROUPS && wide_layout(s, c, l);
-    if (!is_few(c) || c->tile_n / 16 * c->warps > MAX_WARPS) return false;
+        return s->k % 64 == 0 && c->tile_n / 64 * c->warps <= PZ_GEMM_MAX_GROUPS && wide_layout(s, c, l);
+    if (!is_few(c) || c->tile_n / 16 * c->warps > PZ_GEMM_MAX_WARPS) return false;
     int rows = s->m <= 8 ? 8 : s->m <= 16 ? 16 : FEW_ROWS;
     while (!few_layout(s, c, rows, l))
         if ((rows /= 2) < 1) return false;
@@ -241,9 +238,9 @@ static void visit_few(const pz_device *dev, const pz_gemm_shape *s, int family, 
     static const int warps[] = {1, 2, 3, 4, 6, 7, 8, 12, 14, 16};
     int step = family == PZ_GEMM_GROUP ? 64 : 16;
     int64_t widest = pz_ceil_div(s->n, step) * step;
-    for (int tile = step; tile <= 16 * MAX_WARPS && tile <= widest; tile += step)
+    for (int tile = step; tile <= 16 * PZ_GEMM_MAX_WARPS && tile <= widest; tile += step)
         for (size_t w = 0; w < sizeof warps / sizeof *warps; w++) {
-            if (tile / 16 * warps[w] > MAX_WARPS || warps[w] > pz_gemm_units(s->n, s->k)) continue;
+            if (tile / 16 * warps[w] > PZ_GEMM_MAX_WARPS || warps[w] > pz_gemm_units(s->n, s->k)) continue;
             visit_splits(dev, s, (pz_gemm_config){.tile_n = tile, .family = family, .warps = warps[w]}, fn, ctx);
         }
 }
@@ -254,8 +251,8 @@ static void visit_all(const pz_device *dev, const pz_gemm_shape *s, visit_fn fn,
         visit_few(dev, s, PZ_GEMM_SKINNY, fn, ctx);
         if (has_wgmma(dev)) visit_few(dev, s, PZ_GEMM_GROUP, fn, ctx);
     }
-    for (int columns = 1; wide && columns <= MAX_GROUPS && 64 * (columns - 1) < s->n; columns++)
-        for (int shares = 1; shares * columns <= MAX_GROUPS && shares <= pz_gemm_units(s->n, s->k); shares++)
+    for (int columns = 1; wide && columns <= PZ_GEMM_MAX_GROUPS && 64 * (columns - 1) < s->n; columns++)
+        for (int shares = 1; shares * columns <= PZ_GEMM_MAX_GROUPS && shares <= pz_gemm_units(s->n, s->k); shares++)
             visit_splits(dev, s, (pz_gemm_config){.tile_n = 64 * columns, .family = PZ_GEMM_WIDE, .warps = shares}, fn,
                          ctx);
 }

@@ -14,8 +14,6 @@ pz_status pz_cuda_gemm(const pz_gemm_args *args, pz_error *err);
 pz_status pz_cuda_gemm_workspace(const pz_gemm_args *args, size_t *bytes, pz_error *err);
 pz_status pz_cuda_weight_norms(const void *w, int64_t ldw, int n, int k, float *w_norm, void *stream, pz_error *err);
 
-enum { PZ_GEMM_SMEM = 231424 /* bytes of shared memory that a launch may ask for */ };
-
 /* What an output tile needs to come from partial sums of several blocks; the head of every kernel's parameters. */
 typedef struct pz_gemm_output {
     void *y; /* int32, f32 or bf16 */

@@ -381,8 +381,6 @@ template <typename Sum> skinny_kernel choose(int mt, bool group) {
     return group ? choose<true, Sum>(mt) : choose<false, Sum>(mt);
 }
 
-enum { MAX_WARPS = 16 };
-
 } // namespace
 
 /* Parameters, shared memory and grid of a launch: the one place where its geometry is worked out. */
@@ -391,13 +389,13 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     const pz_gemm_config *c = &l->config;
     const char *name = c->family == PZ_GEMM_GROUP ? "group" : "skinny";
     int step = c->family == PZ_GEMM_GROUP ? 64 : 16, columns = c->tile_n / 16, warps = columns * c->warps;
-    if (c->tile_n < step || c->tile_n % step || c->warps < 1 || warps > MAX_WARPS || c->split < 1 || c->stages < 0 ||
-        c->depth < 0)
+    if (c->tile_n < step || c->tile_n % step || c->warps < 1 || warps > PZ_GEMM_MAX_WARPS || c->split < 1 ||
+        c->stages < 0 || c->depth < 0)
         return pz_fail(
             err, PZ_E_INVAL,
             "%s gemm: tile_n %d, warps %d, split %d, stages %d, depth %d: tile_n a multiple of %d, at most %d "
             "warps in all, none negative",
-            name, c->tile_n, c->warps, c->split, c->stages, c->depth, step, MAX_WARPS);
+            name, c->tile_n, c->warps, c->split, c->stages, c->depth, step, PZ_GEMM_MAX_WARPS);
     int unit = pz_gemm_unit(a->n, a->k), units = (a->k + unit * CHUNK - 1) / (unit * CHUNK);
     if (c->split > units)
         return pz_fail(err, PZ_E_INVAL, "%s gemm: split %d of K = %d: at most %d units of %d", name, c->split, a->k,
@@ -411,7 +409,7 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     size_t x_bytes = ((size_t)part * unit * (CHUNK / 8) * p->x_piece + 16 * tile_rows + 127) / 128 * 128,
            sum_bytes = p->direct ? 0 : (size_t)c->warps * tile_rows * (c->tile_n + 4) * 4;
     int slot = SLOT * 32 * warps, room = PZ_GEMM_SMEM - (int)(x_bytes + sum_bytes);
-    int slots = most > 9 ? 9 : most;
+    int slots = most > PZ_GEMM_MAX_SLOTS ? PZ_GEMM_MAX_SLOTS : most;
     if (c->stages && slots > c->stages) slots = c->stages;
     if (x_bytes + sum_bytes <= PZ_GEMM_SMEM && slots > room / slot) slots = room / slot;
     if (x_bytes + sum_bytes > PZ_GEMM_SMEM || (slots < 1 && most > 0))

@@ -18,9 +18,6 @@ namespace {
 /* BARRIERS: a block of 64 k has barrier number b % BARRIERS whatever its slot, so that groups that share the units may
  * meet at one. Rings are so short that a group that waits for block b knows block b - BARRIERS to be complete. */
 enum { CHUNK = PZ_GEMM_CHUNK, BLOCK = 64, BLOCKS = CHUNK / BLOCK, ROWS = 64, BARRIERS = 32, MAX_STAGES = 24 };
-/* SMEM: dynamic shared memory of a block; an SM has as much left as a block of the norm takes. */
-enum { SMEM = 231040, MAX_GROUPS = 3 };
-
 struct wide_params {
     CUtensorMap w, x;
     pz_gemm_output out;
@@ -214,8 +211,8 @@ __device__ __forceinline__ void consume_units(const wide_params &p, const work &
 template <int N, int Groups, typename Sum> struct plan {
     static constexpr bool fixed = !((Sum)0.5f);
     static constexpr int width = fixed && N > 64 ? 64 : N;
-    static constexpr int units = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < MAX_GROUPS ? 2 : 1;
-    static constexpr int flight = N > 64 && fixed &&Groups < MAX_GROUPS ? 2 : units;
+    static constexpr int units = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < PZ_GEMM_MAX_GROUPS ? 2 : 1;
+    static constexpr int flight = N > 64 && fixed &&Groups < PZ_GEMM_MAX_GROUPS ? 2 : units;
     static constexpr int accs = fixed ? flight : 1;
 };
 
@@ -325,7 +322,7 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
 
 /* Registers a thread that let a block of the norm (512 threads of 32) live beside this one. */
 constexpr int registers(int groups) {
-    return groups < MAX_GROUPS ? 168 : 112;
+    return groups < PZ_GEMM_MAX_GROUPS ? 168 : 112;
 }
 
 /* N: rows of x in a tile. Groups: most warpgroups that multiply. */
@@ -410,13 +407,13 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     const pz_gemm_args *a = &l->args;
     const pz_gemm_config *c = &l->config;
     int columns = c->tile_n / ROWS;
-    if (c->tile_n < ROWS || c->tile_n % ROWS || c->warps < 1 || columns * c->warps > MAX_GROUPS || c->split < 1 ||
-        c->stages < 0 || c->depth < 0)
+    if (c->tile_n < ROWS || c->tile_n % ROWS || c->warps < 1 || columns * c->warps > PZ_GEMM_MAX_GROUPS ||
+        c->split < 1 || c->stages < 0 || c->depth < 0)
         return pz_fail(
             err, PZ_E_INVAL,
             "wide gemm: tile_n %d, warps %d, split %d, stages %d, depth %d: tile_n a multiple of %d, tile_n / "
             "%d * warps at most %d, none negative",
-            c->tile_n, c->warps, c->split, c->stages, c->depth, (int)ROWS, (int)ROWS, (int)MAX_GROUPS);
+            c->tile_n, c->warps, c->split, c->stages, c->depth, (int)ROWS, (int)ROWS, (int)PZ_GEMM_MAX_GROUPS);
     if (a->k % BLOCK) return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: k %d is not a multiple of 64", a->k);
     const int chunks = (a->k + CHUNK - 1) / CHUNK, unit = pz_gemm_unit(a->n, a->k), units = (chunks + unit - 1) / unit;
     if (c->split > units)
@@ -426,7 +423,7 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     p->depth = c->depth < MAX_STAGES ? c->depth : 0; /* no ring has as many */
     p->chunks = chunks, p->unit = unit, p->part = units / c->split, p->longer = units % c->split;
     p->w_bytes = c->tile_n * BLOCK * 2, p->x_bytes = l->tile_m * BLOCK * 2;
-    int part = unit * ((units + c->split - 1) / c->split), room = SMEM - (int)sizeof(shared_head);
+    int part = unit * ((units + c->split - 1) / c->split), room = PZ_GEMM_WIDE_SMEM - (int)sizeof(shared_head);
     if (part > chunks) part = chunks;
     const int hold = BLOCKS * (unit < part ? unit : part); /* slots: a unit's blocks are held together */
     /* who waits for block b has waited for the last one of its unit before */
