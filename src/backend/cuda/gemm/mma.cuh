@@ -25,27 +25,19 @@ __device__ __forceinline__ void pz_copy_commit() {
 template <int Pending> __device__ __forceinline__ void pz_copy_wait_at_most() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
-/* Waits until at most `pending` of this thread's groups are in flight, or fewer: it is rounded down. */
+/* Waits until at most `pending` of this thread's groups are in flight; more than 8 count as 8. */
 __device__ __forceinline__ void pz_copy_wait(int pending) {
-    if (pending >= 24)
-        pz_copy_wait_at_most<24>();
-    else if (pending >= 16)
-        pz_copy_wait_at_most<16>();
-    else if (pending >= 12)
-        pz_copy_wait_at_most<12>();
-    else if (pending >= 8)
-        pz_copy_wait_at_most<8>();
-    else
-        switch (pending) {
-        case 7: pz_copy_wait_at_most<7>(); break;
-        case 6: pz_copy_wait_at_most<6>(); break;
-        case 5: pz_copy_wait_at_most<5>(); break;
-        case 4: pz_copy_wait_at_most<4>(); break;
-        case 3: pz_copy_wait_at_most<3>(); break;
-        case 2: pz_copy_wait_at_most<2>(); break;
-        case 1: pz_copy_wait_at_most<1>(); break;
-        default: pz_copy_wait_at_most<0>();
-        }
+    switch (pending) {
+    case 0: pz_copy_wait_at_most<0>(); break;
+    case 1: pz_copy_wait_at_most<1>(); break;
+    case 2: pz_copy_wait_at_most<2>(); break;
+    case 3: pz_copy_wait_at_most<3>(); break;
+    case 4: pz_copy_wait_at_most<4>(); break;
+    case 5: pz_copy_wait_at_most<5>(); break;
+    case 6: pz_copy_wait_at_most<6>(); break;
+    case 7: pz_copy_wait_at_most<7>(); break;
+    default: pz_copy_wait_at_most<8>();
+    }
 }
 
 /* Four 8 x 8 matrices of 16 bits whose rows of 16 bytes begin at p, matrix i's in lanes 8 i .. 8 i + 7; a lane gets
