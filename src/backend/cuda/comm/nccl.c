@@ -10,7 +10,7 @@ typedef struct unique_id {
     char internal[128];
 } unique_id;
 typedef struct ncclComm *nccl_comm;
-enum { NCCL_INT8 = 0, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9, NCCL_SUM = 0 };
+enum { NCCL_INT8 = 0, NCCL_BFLOAT16 = 9, NCCL_SUM = 0 };
 
 /* result is 0 for success */
 #define FUNCTIONS(X)                                                                                            \
@@ -105,10 +105,8 @@ void pz_nccl_close(pz_nccl *n) {
     pz_free(n);
 }
 
-pz_status pz_nccl_all_reduce(pz_nccl *n, const void *x, void *y, size_t count, bool bf16, cudaStream_t stream,
-                             pz_error *err) {
-    int type = bf16 ? NCCL_BFLOAT16 : NCCL_FLOAT32;
-    return check(n, n->lib.AllReduce(x, y, count, type, NCCL_SUM, n->nccl, stream), "all-reduce", err);
+pz_status pz_nccl_all_reduce(pz_nccl *n, const void *x, void *y, size_t count, cudaStream_t stream, pz_error *err) {
+    return check(n, n->lib.AllReduce(x, y, count, NCCL_BFLOAT16, NCCL_SUM, n->nccl, stream), "all-reduce", err);
 }
 
 pz_status pz_nccl_all_gather(pz_nccl *n, const void *x, void *y, size_t bytes, cudaStream_t stream, pz_error *err) {

@@ -12,9 +12,8 @@ typedef struct pz_nccl pz_nccl;
 pz_status pz_nccl_open(pz_comm *comm, pz_nccl **out, pz_error *err);
 /* What still runs is given up if the group has failed. NULL is allowed. */
 void pz_nccl_close(pz_nccl *n);
-/* y = sum of all ranks' x, `count` elements, bf16 or f32. */
-pz_status pz_nccl_all_reduce(pz_nccl *n, const void *x, void *y, size_t count, bool bf16, cudaStream_t stream,
-                             pz_error *err);
+/* y = sum of all ranks' x, `count` elements of bf16. */
+pz_status pz_nccl_all_reduce(pz_nccl *n, const void *x, void *y, size_t count, cudaStream_t stream, pz_error *err);
 /* Rank r's `bytes` bytes at x lie at y + r * bytes afterwards, on every rank. */
 pz_status pz_nccl_all_gather(pz_nccl *n, const void *x, void *y, size_t bytes, cudaStream_t stream, pz_error *err);
 /* Ends what runs. Only close may follow. */

@@ -73,10 +73,6 @@ static pz_status check(const pz_gemm_args *a, pz_error *err) {
     return PZ_OK;
 }
 
-static size_t align256(size_t n) {
-    return (n + 255) / 256 * 256;
-}
-
 /* Checks everything but pointers, chooses, and lays the workspace out: counters, then partial sums. */
 static pz_status resolve(const pz_gemm_args *a, pz_gemm_launch *l, pz_error *err) {
     PZ_TRY(check(a, err));
@@ -93,7 +89,7 @@ static pz_status resolve(const pz_gemm_args *a, pz_gemm_launch *l, pz_error *err
     o->strategy = a->strategy, o->bf16 = a->accum == PZ_ACCUM_BF16, o->split = l->config.split;
     if (l->config.family == PZ_GEMM_CUBLASLT) return PZ_OK;
     size_t counters = a->strategy == PZ_ZERO_SELF || a->strategy == PZ_ZERO_TICKET
-                          ? align256((size_t)l->tiles_n * l->tiles_m * 3 * sizeof(uint32_t))
+                          ? pz_align_up((size_t)l->tiles_n * l->tiles_m * 3 * sizeof(uint32_t), 256)
                           : 0;
     size_t partial =
         a->strategy == PZ_ZERO_REDUCE || a->strategy == PZ_ZERO_TICKET ? (size_t)l->config.split * a->m * a->n * 4 : 0;

@@ -74,7 +74,7 @@ static pz_status run_link(void *ctx, int number, pz_error *err) {
     a.stream = k->lab.stream;
     if (l->c->kind == PZ_REDUCE_NCCL || l->c->kind == PZ_REDUCE_NCCL_NORM) {
         size_t count = (size_t)s->m * (size_t)s->hidden;
-        if (!l->alone) PZ_TRY(pz_nccl_all_reduce(k->nccl, a.x.data, k->sum, count, true, k->lab.stream, err));
+        if (!l->alone) PZ_TRY(pz_nccl_all_reduce(k->nccl, a.x.data, k->sum, count, k->lab.stream, err));
         a.x.data = k->sum;
         a.dependent = 0;
         return l->c->kind == PZ_REDUCE_NCCL ? PZ_OK : pz_cuda_rms_norm(&a, err);
