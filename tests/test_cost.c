@@ -179,6 +179,80 @@ static void test_winners(void **state) {
         }
 }
 
+/* Tiles of every family are tried all over their list, whatever the model thinks of them. */
+static void test_cover(void **state) {
+    (void)state;
+    static const int64_t large[][2] = {{2112, 7168}, {7168, 2048}, {2560, 8192}, {8192, 7168}};
+    pz_device d = gpu(0);
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
+        for (int m = 1; m <= 128; m *= 2) {
+            pz_gemm_shape s = shape(large[i][0], large[i][1], m);
+            pz_gemm_candidate c[PZ_MAX_CANDIDATES];
+            int n = pz_gemm_candidates(&d, &s, c, PZ_MAX_CANDIDATES), few = 0, wide[4][4] = {{0}},
+                tiles[2][257] = {{0}};
+            for (int k = 0; k < n; k++) {
+                const pz_gemm_config *g = &c[k].config;
+                if (g->family == PZ_GEMM_WIDE)
+                    wide[g->tile_n / 64][g->warps] = 1;
+                else
+                    few++, tiles[g->family == PZ_GEMM_GROUP][g->tile_n] = 1;
+            }
+            assert_true(wide[1][1] && wide[1][2] && wide[1][3] && wide[2][1] && wide[3][1]);
+            assert_int_equal(few > 0, m <= 32);
+            for (int tile = 64; few && tile <= 256; tile += 32) {
+                assert_true(tiles[0][tile]);
+                assert_true(tile % 64 || tiles[1][tile]);
+            }
+        }
+}
+
+/* Steps stay among what the kernels take, are told once, and lead from one good geometry to another far from it. */
+static void test_neighbours(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            pz_device d = gpu(132);
+            pz_gemm_shape s = shape(sizes[i][0], sizes[i][1], rows[r]);
+            pz_gemm_candidate c[PZ_MAX_CANDIDATES];
+            int n = pz_gemm_candidates(&d, &s, c, PZ_MAX_CANDIDATES);
+            for (int a = 0; a < n; a++) {
+                pz_gemm_config v[PZ_MAX_NEIGHBOURS + 1], mark;
+                memset(&mark, 0x55, sizeof mark);
+                v[PZ_MAX_NEIGHBOURS] = mark;
+                int steps = pz_gemm_neighbours(&s, &c[a].config, v);
+                assert_in_range(steps, 0, PZ_MAX_NEIGHBOURS);
+                assert_true(same(&v[PZ_MAX_NEIGHBOURS], &mark));
+                for (int k = 0; k < steps; k++) {
+                    check_geometry(&s, &v[k]);
+                    assert_true(pz_gemm_blocks(&s, &v[k]) > 0);
+                    assert_false(same(&v[k], &c[a].config));
+                    assert_int_equal(v[k].family, c[a].config.family);
+                    assert_int_equal(v[k].split > 1, c[a].config.split > 1);
+                    for (int b = 0; b < k; b++) assert_false(same(&v[k], &v[b]));
+                }
+            }
+        }
+    static const pz_gemm_config from[] = {{176, 10, PZ_GEMM_SKINNY, 1, 0, 1}, {64, 4, PZ_GEMM_WIDE, 1, 0, 1}},
+                                to[] = {{240, 11, PZ_GEMM_SKINNY, 1, 0, 1}, {192, 12, PZ_GEMM_WIDE, 1, 0, 1}};
+    pz_gemm_shape s = shape(2112, 7168, 1);
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+        pz_gemm_config at = from[i], v[PZ_MAX_NEIGHBOURS];
+        int walked = 0;
+        for (; !same(&at, &to[i]) && walked < 4; walked++) {
+            int steps = pz_gemm_neighbours(&s, &at, v), best = 0;
+            for (int k = 0; k < steps; k++)
+                if (abs(v[k].tile_n - to[i].tile_n) + abs(v[k].split - to[i].split) + abs(v[k].warps - to[i].warps) <
+                    abs(v[best].tile_n - to[i].tile_n) + abs(v[best].split - to[i].split) +
+                        abs(v[best].warps - to[i].warps))
+                    best = k;
+            at = v[best];
+        }
+        assert_true(same(&at, &to[i]));
+    }
+    pz_gemm_config v[PZ_MAX_NEIGHBOURS], none = {.family = PZ_GEMM_CUBLASLT, .split = 1, .stages = 2};
+    assert_int_equal(pz_gemm_neighbours(&s, &none, v), 0);
+}
+
 /* The depths are tried on the best of each family. */
 static void test_depths(void **state) {
     (void)state;
@@ -287,9 +361,10 @@ static void test_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_candidates), cmocka_unit_test(test_blocks),   cmocka_unit_test(test_estimates),
-        cmocka_unit_test(test_winners),    cmocka_unit_test(test_depths),   cmocka_unit_test(test_infeasible),
-        cmocka_unit_test(test_model),      cmocka_unit_test(test_no_wgmma), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_candidates), cmocka_unit_test(test_blocks),     cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_winners),    cmocka_unit_test(test_cover),      cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_depths),     cmocka_unit_test(test_infeasible), cmocka_unit_test(test_model),
+        cmocka_unit_test(test_no_wgmma),   cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,14 @@ static bool has_wgmma(const pz_device *dev) {
     return dev->sm == 90;
 }
 
+static int tile_step(int family) {
+    return family == PZ_GEMM_SKINNY ? 16 : 64;
+}
+
+static int most_warps(int family, int tile) {
+    return family == PZ_GEMM_WIDE ? PZ_GEMM_MAX_GROUPS / (tile / 64) : PZ_GEMM_MAX_WARPS / (tile / 16);
+}
+
 /* ---- what a block has ---- */
 typedef struct layout {
     int rows;           /* of x in a tile */
@@ -103,7 +111,7 @@ static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout 
 /* False: the kernels would refuse it. */
 static bool lay_out(const pz_gemm_shape *s, const pz_gemm_config *c, layout *l) {
     int64_t unit = pz_gemm_unit(s->n, s->k), units = pz_gemm_units(s->n, s->k);
-    int step = c->family == PZ_GEMM_SKINNY ? 16 : 64;
+    int step = tile_step(c->family);
     if (c->tile_n < step || c->tile_n % step || c->warps < 1 || c->split < 1 || c->split > units) return false;
     int64_t longest = pz_ceil_div(units, c->split);
     l->part = longest * unit;
@@ -234,15 +242,18 @@ static void visit_splits(const pz_device *dev, const pz_gemm_shape *s, pz_gemm_c
     }
 }
 
+/* Warps that share a part of K, as far as they fit beside a tile's. */
+static const int few_warps[] = {1, 2, 3, 4, 6, 7, 8, 12, 14, 16};
+enum { FEW_WARPS = sizeof few_warps / sizeof *few_warps };
+
 static void visit_few(const pz_device *dev, const pz_gemm_shape *s, int family, visit_fn fn, void *ctx) {
-    static const int warps[] = {1, 2, 3, 4, 6, 7, 8, 12, 14, 16};
-    int step = family == PZ_GEMM_GROUP ? 64 : 16;
+    int step = tile_step(family);
     int64_t widest = pz_ceil_div(s->n, step) * step;
     for (int tile = step; tile <= 16 * PZ_GEMM_MAX_WARPS && tile <= widest; tile += step)
-        for (size_t w = 0; w < sizeof warps / sizeof *warps; w++) {
-            if (tile / 16 * warps[w] > PZ_GEMM_MAX_WARPS || warps[w] > pz_gemm_units(s->n, s->k)) continue;
-            visit_splits(dev, s, (pz_gemm_config){.tile_n = tile, .family = family, .warps = warps[w]}, fn, ctx);
-        }
+        for (int w = 0; w < FEW_WARPS && few_warps[w] <= most_warps(family, tile); w++)
+            if (few_warps[w] <= pz_gemm_units(s->n, s->k))
+                visit_splits(dev, s, (pz_gemm_config){.tile_n = tile, .family = family, .warps = few_warps[w]}, fn,
+                             ctx);
 }
 
 static void visit_all(const pz_device *dev, const pz_gemm_shape *s, visit_fn fn, void *ctx) {
@@ -321,9 +332,11 @@ enum {
     FAMILIES = 3,
     WAVES = 3, /* not split; split, and at most a block an SM; more blocks */
     KINDS = FAMILIES * WAVES,
-    MAX_KIND = 32
+    MAX_KIND = 32,
+    COVER_STEP = 32, /* of tiles of skinny; the other families have few */
+    MAX_COVER = 32
 };
-static const double far = 1.4, likeness = 0.02; /* relative to the best of all, to its own time */
+static const double far = 1.4, farther = 2, likeness = 0.02; /* relative to the best of all, twice; to its own time */
 
 typedef struct kind {
     pz_gemm_candidate at[MAX_KIND]; /* ascending */
@@ -334,6 +347,8 @@ typedef struct ranking {
     const pz_device *dev;
     const pz_gemm_shape *shape;
     kind kinds[KINDS];
+    pz_gemm_candidate cover[MAX_COVER]; /* the best of each tile, of wide of each tile and number of warpgroups */
+    int n_cover;
 } ranking;
 
 static void insert(pz_gemm_candidate *at, int *n, int max, const pz_gemm_candidate *c) {
@@ -341,6 +356,28 @@ static void insert(pz_gemm_candidate *at, int *n, int max, const pz_gemm_candida
     int i = *n < max ? (*n)++ : *n - 1;
     for (; i > 0 && at[i - 1].us > c->us; i--) at[i] = at[i - 1];
     at[i] = *c;
+}
+
+static bool same(const pz_gemm_config *a, const pz_gemm_config *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static void add_new(pz_gemm_candidate *at, int *n, int max, const pz_gemm_candidate *c) {
+    for (int i = 0; i < *n; i++)
+        if (same(&at[i].config, &c->config)) return;
+    if (*n < max) insert(at, n, max, c);
+}
+
+static void cover(ranking *r, const pz_gemm_candidate *c) {
+    const pz_gemm_config *g = &c->config;
+    if (g->family == PZ_GEMM_SKINNY && g->tile_n % COVER_STEP) return;
+    for (int i = 0; i < r->n_cover; i++) {
+        const pz_gemm_config *o = &r->cover[i].config;
+        if (o->family != g->family || o->tile_n != g->tile_n || (!is_few(g) && o->warps != g->warps)) continue;
+        if (c->us < r->cover[i].us) r->cover[i] = *c;
+        return;
+    }
+    if (r->n_cover < MAX_COVER) r->cover[r->n_cover++] = *c;
 }
 
 /* A split that leaves a quarter of the device idle is for other shapes. */
@@ -352,6 +389,7 @@ static void rank(void *ctx, const pz_gemm_config *c) {
     int family = c->family == PZ_GEMM_SKINNY ? 0 : c->family == PZ_GEMM_GROUP ? 1 : 2;
     kind *k = &r->kinds[WAVES * family + (c->split == 1 ? 0 : blocks <= r->dev->units ? 1 : 2)];
     insert(k->at, &k->n, MAX_KIND, &it);
+    cover(r, &it);
 }
 
 static int better(const void *a, const void *b) {
@@ -396,10 +434,9 @@ static int add_depths(ranking *r, double best, pz_gemm_candidate *out, int n, in
             if (i >= r->kinds[k].given || c.us > far * best) continue;
             pz_gemm_config v[PZ_MAX_VARIANTS];
             int variants = pz_gemm_variants(r->shape, &c.config, v);
-            for (int j = 0; j < variants && n < max; j++) {
-                if (v[j].stages != c.config.stages || v[j].split != c.config.split) continue;
-                insert(out, &n, max, &(pz_gemm_candidate){v[j], c.us});
-            }
+            for (int j = 0; j < variants; j++)
+                if (v[j].stages == c.config.stages && v[j].split == c.config.split)
+                    add_new(out, &n, max, &(pz_gemm_candidate){v[j], c.us});
         }
     return n;
 }
@@ -414,17 +451,20 @@ static void set_turns(ranking *r) {
 }
 
 static int choose_candidates(ranking *r, pz_gemm_candidate *out, int max) {
-    int n = 0, bases = max - max / 4, before = -1;
+    int n = 0, bases = max - max / 4, covered = 0;
+    bool more = true;
     pz_gemm_candidate c;
     set_turns(r);
     visit_all(r->dev, r->shape, rank, r);
     qsort(r->kinds, KINDS, sizeof *r->kinds, better);
     double best = r->kinds[0].n ? r->kinds[0].at[0].us : 0;
-    while (n < bases && n != before) {
-        before = n;
+    while (n < bases && more) {
+        more = false;
         for (int k = 0; k < KINDS; k++)
-            for (int i = 0; i < r->kinds[k].turn && n < bases && give(&r->kinds[k], best, &c); i++)
-                insert(out, &n, bases, &c);
+            for (int i = 0; i < r->kinds[k].turn && n < bases && give(&r->kinds[k], best, &c); i++, more = true)
+                add_new(out, &n, bases, &c);
+        for (; covered < r->n_cover; covered++) /* after the first turn of each kind */
+            if (r->cover[covered].us <= farther * best) add_new(out, &n, bases, &r->cover[covered]);
     }
     return add_depths(r, best, out, n, max);
 }
@@ -452,6 +492,91 @@ int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gem
         if (other.split > 1 && lay_out(shape, &other, &l)) out[n++] = with_depth(&other, &l, c->depth);
     }
     return n;
+}
+
+/* ---- one step away ---- */
+typedef struct steps {
+    const pz_gemm_shape *shape;
+    const pz_gemm_config *from;
+    pz_gemm_config *at;
+    int n;
+} steps;
+
+/* Takes what the kernels take and what is not there yet. */
+static void step_to(steps *t, int tile, int warps, int64_t split, int stages) {
+    const pz_gemm_config *from = t->from;
+    layout l;
+    if (tile < tile_step(from->family) || warps < 1 || (split > 1) != (from->split > 1) || split > MAX_SPLIT ||
+        tile >= t->shape->n + tile_step(from->family) || t->n == PZ_MAX_NEIGHBOURS)
+        return;
+    pz_gemm_config c = {.tile_n = tile, .split = (int)split, .family = from->family, .warps = warps, .stages = stages};
+    if (!lay_out(t->shape, &c, &l)) return;
+    c = with_depth(&c, &l, from->depth);
+    if (same(&c, from)) return;
+    for (int i = 0; i < t->n; i++)
+        if (same(&c, &t->at[i])) return;
+    t->at[t->n++] = c;
+}
+
+/* Other tiles: with as many parts, with as many blocks; and of twice or half the width by half or twice the warps. */
+static void step_tiles(steps *t) {
+    const pz_gemm_config *c = t->from;
+    int step = tile_step(c->family);
+    int64_t tiles = pz_ceil_div(t->shape->n, c->tile_n);
+    for (int by = -2; by <= 2; by++) {
+        int tile = c->tile_n + by * step;
+        if (by == 0 || tile < step) continue;
+        int64_t of = pz_ceil_div(t->shape->n, tile);
+        int most = most_warps(c->family, tile), warps = c->warps < most ? c->warps : most;
+        step_to(t, tile, warps, c->split, c->stages);
+        step_to(t, tile, warps, (c->split * tiles + of / 2) / of, c->stages);
+    }
+    step_to(t, c->tile_n * 2, c->warps / 2, c->split * 2, c->stages);
+    step_to(t, c->tile_n / 2, c->warps * 2, c->split / 2, c->stages);
+}
+
+/* Few more or fewer parts, and the fewest whose longest is one unit longer or shorter. */
+static void step_splits(steps *t) {
+    const pz_gemm_config *c = t->from;
+    int64_t units = pz_gemm_units(t->shape->n, t->shape->k), longest = pz_ceil_div(units, c->split);
+    for (int by = -2; by <= 2; by++) step_to(t, c->tile_n, c->warps, c->split + by, c->stages);
+    step_to(t, c->tile_n, c->warps, pz_ceil_div(units, longest + 1), c->stages);
+    if (longest > 1) step_to(t, c->tile_n, c->warps, pz_ceil_div(units, longest - 1), c->stages);
+}
+
+static void step_warps(steps *t) {
+    const pz_gemm_config *c = t->from;
+    int at = 0;
+    if (c->family == PZ_GEMM_WIDE) {
+        step_to(t, c->tile_n, c->warps - 1, c->split, c->stages);
+        step_to(t, c->tile_n, c->warps + 1, c->split, c->stages);
+        return;
+    }
+    while (at < FEW_WARPS - 1 && few_warps[at] < c->warps) at++;
+    if (at > 0) step_to(t, c->tile_n, few_warps[at - 1], c->split, c->stages);
+    if (at < FEW_WARPS - 1) step_to(t, c->tile_n, few_warps[at + 1], c->split, c->stages);
+}
+
+/* Rings one chunk longer or shorter, and as long as fit, once or twice on an SM. */
+static void step_stages(steps *t, const layout *l) {
+    const pz_gemm_config *c = t->from;
+    int half = half_stages(t->shape, c);
+    if (c->family != PZ_GEMM_WIDE) return;
+    if (c->stages) step_to(t, c->tile_n, c->warps, c->split, 0);
+    if (half) step_to(t, c->tile_n, c->warps, c->split, half);
+    if (l->stages > 1) step_to(t, c->tile_n, c->warps, c->split, (int)l->stages - 1);
+    if (c->stages) step_to(t, c->tile_n, c->warps, c->split, c->stages + 1);
+}
+
+int pz_gemm_neighbours(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gemm_config out[PZ_MAX_NEIGHBOURS]) {
+    steps t = {.shape = shape, .from = c, .at = out};
+    layout l;
+    if (!lay_out(shape, c, &l)) return 0;
+    step_splits(&t);
+    step_tiles(&t);
+    step_warps(&t);
+    step_stages(&t, &l);
+    return t.n;
 }
 
 void pz_gemm_config_text(const pz_gemm_config *c, pz_str *b) {

@@ -25,13 +25,17 @@ pz_gemm_config pz_gemm_model_for(const pz_device *dev, const pz_gemm_shape *shap
 /* Blocks of a launch; 0: the kernels would refuse it. */
 int64_t pz_gemm_blocks(const pz_gemm_shape *shape, const pz_gemm_config *config);
 
-enum { PZ_MAX_CANDIDATES = 64, PZ_MAX_VARIANTS = 7 };
+enum { PZ_MAX_CANDIDATES = 64, PZ_MAX_VARIANTS = 7, PZ_MAX_NEIGHBOURS = 24 };
 /* Distinct geometries of the own kernels: the best of each family, not split, with at most a block an SM and with more,
- * and other depths of the best of these. Ascending by estimate, `max` at most. Returns how many. */
+ * other depths of these, and the best of tiles all over the list, as the model ranks tiles badly. Ascending by
+ * estimate, `max` at most. Returns how many. */
 int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max);
 /* The same geometry with other depths of prefetch, another number of stages, one split more or less. Returns how many.
  */
 int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *config, pz_gemm_config out[PZ_MAX_VARIANTS]);
+/* Distinct geometries one step away that the kernels take too: other tiles, splits, warps, stages; split if this one
+ * is. The depth stays where the ring is as long. Returns how many. */
+int pz_gemm_neighbours(const pz_gemm_shape *shape, const pz_gemm_config *config, pz_gemm_config out[PZ_MAX_NEIGHBOURS]);
 /* Candidates as text, one a line (pz_free). */
 pz_status pz_gemm_candidates_text(const pz_device *dev, const pz_gemm_shape *shape, char **out, pz_error *err);
 /* "skinny tile_n 64, split 4, warps 2, stages 0, depth 1" */
