@@ -3,6 +3,8 @@
  * memory which nobody has written is not zero by chance. */
 #include "backend/cuda/check.h"
 
+#include "backend/cuda/comm/group.h"
+
 #include "backend/cuda/state.h"
 
 static pz_status begin(const pz_backend *b, pz_error *err) {
@@ -90,7 +92,8 @@ pz_status pz_cuda_launch_checked(pz_cuda_run *r, pz_error *err) {
                     err);
         r->dependent = false;
         PZ_TRY(pz_cuda_launch_one(r, i, err));
-        pz_status st = pz_cuda_check(cudaStreamSynchronize(r->stream), "running it", err);
+        pz_status st = r->b->group ? pz_cuda_group_wait(r->b, err)
+                                   : pz_cuda_check(cudaStreamSynchronize(r->stream), "running it", err);
         if (st != PZ_OK) return pz_fail_context(err, st, "launch %d, %s", i, r->plan->launches.at[i].role);
         PZ_TRY(check_donor(r, i, err));
         PZ_TRY(check_writes(r, i, err));

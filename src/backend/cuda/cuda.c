@@ -131,10 +131,15 @@ static pz_status cuda_alloc(pz_backend *b, int64_t bytes, unsigned char **out, p
     return st;
 }
 
+/* As a rank's kernels may wait for others for ever, through NCCL. */
+static void wait_for_stream(pz_backend *b) {
+    if (!b->group || pz_cuda_group_wait(b, NULL) != PZ_OK) cudaStreamSynchronize(b->stream);
+}
+
 static void cuda_release(pz_backend *b, unsigned char *p) {
     if (!p) return;
     pz_cuda_enter(b, NULL);
-    cudaStreamSynchronize(b->stream);
+    wait_for_stream(b);
     for (int i = 0; i < b->blocks.n; i++) {
         if (b->blocks.at[i].data != p) continue;
         pz_cuda_memory_free(b, &b->blocks.at[i]);
@@ -157,7 +162,7 @@ static pz_status cuda_copy(pz_backend *b, void *dst, const void *src, int64_t by
 static void cuda_close(pz_backend *b) {
     if (!b) return;
     pz_cuda_enter(b, NULL); /* what follows is right without it too */
-    if (b->stream) cudaStreamSynchronize(b->stream);
+    if (b->stream) wait_for_stream(b);
     pz_cuda_group_close(b);
     for (int i = 0; i < b->plans.n; i++) pz_cuda_plan_free(b, b->plans.at[i]);
     for (int i = 0; i < b->weights.n; i++) pz_cuda_weight_free(b, &b->weights.at[i]);
@@ -246,7 +251,7 @@ static void cuda_forget(pz_backend *b, const pz_plan *plan) {
     pz_cuda_enter(b, NULL);
     for (int i = 0; i < b->plans.n; i++) {
         if (b->plans.at[i]->plan != plan) continue;
-        cudaStreamSynchronize(b->stream);
+        wait_for_stream(b);
         pz_cuda_plan_free(b, b->plans.at[i]);
         b->plans.at[i] = b->plans.at[--b->plans.n];
         return;

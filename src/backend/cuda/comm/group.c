@@ -2,7 +2,6 @@
 #include "backend/cuda/comm/group.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 #include "backend/cuda/comm/nccl.h"
 #include "backend/cuda/state.h"
@@ -43,17 +42,29 @@ pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_e
     return PZ_OK;
 }
 
+/* Kernels of NCCL that a failed group has left on other ranks never end by themselves; none of them writes here. */
 static void wait_for_devices(const pz_cuda_group *g) {
+    if (g->nccl && pz_comm_check(g->comm, NULL) != PZ_OK) return;
     for (int r = 0; g->met && r < g->view.ranks; r++)
         if (cudaSetDevice(g->device[r]) == cudaSuccess) cudaDeviceSynchronize();
+}
+
+/* NCCL gives nothing back while a graph has its kernels. One that runs goes when it has ended. */
+static void drop_graphs(pz_backend *b) {
+    for (int i = 0; i < b->plans.n; i++) {
+        pz_cuda_plan *s = b->plans.at[i];
+        if (s->graph) cudaGraphExecDestroy(s->graph);
+        s->graph = NULL;
+    }
 }
 
 void pz_cuda_group_close(pz_backend *b) {
     pz_cuda_group *g = b->group;
     if (!g) return;
-    pz_nccl_close(g->nccl);
+    if (g->nccl) drop_graphs(b);
     wait_for_devices(g);
     pz_cuda_enter(b, NULL);
+    pz_nccl_close(g->nccl);
     pz_cuda_memory_free(b, &g->memory);
     pz_cuda_pinned_free(&g->missing);
     pz_free(g);
@@ -180,7 +191,7 @@ static void name_missing(const pz_cuda_group *g, uint32_t missing, pz_error *out
 
 pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
     pz_cuda_group *g = b->group;
-    if (!g) return PZ_OK;
+    if (!g || !g->view.missing) return PZ_OK;
     uint32_t missing = __atomic_load_n(g->view.missing, __ATOMIC_ACQUIRE);
     if (!missing) return PZ_OK;
     if (missing & PZ_GROUP_FAILED) PZ_TRY(pz_comm_check(g->comm, err));
@@ -190,27 +201,16 @@ pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
     return pz_fail(err, PZ_E_TIMEOUT, "%s", why.msg);
 }
 
-/* NCCL's kernels wait for ever: what is looked at is the clock of the host. */
 static pz_status wait_for_nccl(pz_backend *b, pz_error *err) {
     pz_cuda_group *g = b->group;
-    int64_t end = pz_now_ns() + (int64_t)g->view.timeout_ms * 1000000;
-    cudaError_t code;
-    while ((code = cudaStreamQuery(b->stream)) == cudaErrorNotReady) {
-        pz_error why;
-        pz_status st = pz_comm_check(g->comm, &why);
-        if (st == PZ_OK && pz_now_ns() < end) {
-            usleep(20);
-            continue;
-        }
-        if (st == PZ_OK) {
-            st = pz_fail(&why, PZ_E_TIMEOUT, "a rank of %d did not arrive within %d ms", g->view.ranks,
-                         g->view.timeout_ms);
-            pz_comm_fail(g->comm, &why);
-        }
-        pz_nccl_abort(g->nccl);
-        return pz_fail(err, st, "%s", why.msg);
-    }
-    return pz_cuda_check(code, "running it", err);
+    pz_error why;
+    pz_status st = pz_nccl_wait(g->nccl, b->stream, &why);
+    if (st == PZ_OK) return PZ_OK;
+    pz_comm_fail(g->comm, &why);
+    drop_graphs(b);
+    pz_nccl_abort(g->nccl);
+    cudaStreamSynchronize(b->stream);
+    return pz_fail(err, st, "%s", why.msg);
 }
 
 pz_status pz_cuda_group_wait(pz_backend *b, pz_error *err) {
