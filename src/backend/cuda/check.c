@@ -4,7 +4,6 @@
 #include "backend/cuda/check.h"
 
 #include "backend/cuda/comm/group.h"
-
 #include "backend/cuda/state.h"
 
 static pz_status begin(const pz_backend *b, pz_error *err) {

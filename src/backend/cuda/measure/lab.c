@@ -61,6 +61,7 @@ pz_status pz_lab_alloc(pz_lab *lab, const char *what, size_t bytes, void **out, 
 }
 
 pz_status pz_lab_wait(pz_lab *lab, pz_error *err) {
+    if (lab->wait) return lab->wait(lab->wait_ctx, err);
     return pz_cuda_check(cudaStreamSynchronize(lab->stream), "a kernel", err);
 }
 

@@ -14,6 +14,9 @@ typedef struct pz_lab {
     cudaStream_t stream;
     cudaEvent_t begin, end;
     PZ_VEC(void *) memory;
+    /* How to wait for the stream, where its kernels may not end; NULL: until they do. */
+    pz_status (*wait)(void *ctx, pz_error *err);
+    void *wait_ctx;
 } pz_lab;
 
 /* On failure too, close releases what there is. */

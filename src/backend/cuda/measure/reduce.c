@@ -108,6 +108,20 @@ static pz_status make_data(member *k, pz_error *err) {
     return k->host_x && k->host_r && k->chains ? pz_lab_wait(lab, err) : PZ_NOMEM(err);
 }
 
+static void free_chains(member *k) {
+    for (int i = 0; i < k->race->n_cases && k->chains; i++) pz_lab_chain_free(&k->chains[i]);
+}
+
+/* NCCL's kernels would wait for a rank that has failed for ever. */
+static pz_status wait_for_ranks(void *ctx, pz_error *err) {
+    member *k = ctx;
+    pz_status st = pz_nccl_wait(k->nccl, k->lab.stream, err);
+    if (st == PZ_OK) return PZ_OK;
+    free_chains(k);
+    pz_nccl_abort(k->nccl);
+    return st;
+}
+
 static pz_status open_member(member *k, pz_error *err) {
     const pz_measure_reduce_spec *s = k->race->spec;
     pz_backend_options o = {.device = s->device + pz_comm_rank(k->comm),
@@ -119,11 +133,12 @@ static pz_status open_member(member *k, pz_error *err) {
     PZ_TRY(make_data(k, err));
     PZ_TRY(pz_cuda_group_reserve(k->b, s->hidden, err));
     pz_status st = pz_nccl_open(k->comm, &k->nccl, &k->no_nccl);
+    if (st == PZ_OK) k->lab.wait = wait_for_ranks, k->lab.wait_ctx = k;
     return st == PZ_OK || st == PZ_E_UNSUPPORTED ? PZ_OK : pz_fail(err, st, "%s", k->no_nccl.msg);
 }
 
 static void close_member(member *k) {
-    for (int i = 0; i < k->race->n_cases && k->chains; i++) pz_lab_chain_free(&k->chains[i]);
+    free_chains(k);
     pz_nccl_close(k->nccl);
     pz_lab_close(&k->lab);
     if (k->b) pz_cuda_backend.close(k->b);
@@ -232,7 +247,9 @@ static pz_status measure(member *k, pz_error *err) {
 static void on_rank(void *arg, int rank) {
     member *k = &((race *)arg)->at[rank];
     k->st = measure(k, &k->err);
+    if (k->b) pz_cuda_group_fail(k->b, k->st, &k->err); /* ends the kernels of the others */
     if (k->st != PZ_OK) pz_comm_fail(k->comm, &k->err);
+    if (k->st != PZ_OK && k->nccl) wait_for_ranks(k, NULL);
     close_member(k);
 }
 
