@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
-#include "engine/tune.h"
+#include "engine/tune_cases.h"
 #include "prezero/kernels.h"
 
 /* ---- the clock ---- */
@@ -17,7 +17,9 @@ typedef struct fake {
     double whole;                        /* what not to split takes beyond the estimate */
     double blas;                         /* us of cuBLASLt, 0: there is none */
     double noise;                        /* relative, by launch */
-    int calls, launches;
+    const pz_gemm_config *valley; /* the fastest geometry of a landscape that knows nothing of the model; NULL: none */
+    bool needle;                  /* everywhere else it is flat */
+    int calls, launches, by_effort[PZ_EFFORT_FINAL + 1];
     int fail_at; /* call that fails, 0: none */
     pz_status fail_with;
     int64_t refuse_n;            /* shape that cannot be measured, 0: none */
@@ -34,11 +36,25 @@ static double hash_unit(const pz_tune_case *c, const pz_gemm_shape *s) {
     return pz_rng_unit(&seed) * 2 - 1;
 }
 
+/* Relative time beyond that of the valley's bottom: each step away from it costs, the other families more. */
+static double height(const pz_gemm_config *bottom, const pz_gemm_config *c) {
+    double h = 0.3 * (c->family != bottom->family) + 0.004 * abs(c->tile_n - bottom->tile_n) / 4 +
+               0.015 * abs(c->split - bottom->split) + 0.03 * abs(c->warps - bottom->warps) +
+               0.01 * (c->depth != bottom->depth);
+    if (c->stages != bottom->stages) h += c->stages && bottom->stages ? 0.01 * abs(c->stages - bottom->stages) : 0.03;
+    return h;
+}
+
+static double valley_us(const fake *f, const pz_gemm_shape *s, const pz_tune_case *c) {
+    double h = height(f->valley, &c->choice.config);
+    return 8 * (1 + (f->needle && h > 0 ? 0.4 : h) + f->noise * hash_unit(c, s));
+}
+
 static double true_us(const fake *f, const pz_gemm_shape *s, const pz_tune_case *c) {
     const pz_gemm_choice *h = &c->choice;
     if (h->config.family == PZ_GEMM_CUBLASLT) return f->blas;
     double us = pz_gemm_estimate(&f->dev, s, &h->config, h->config.split > 1 ? PZ_ZERO_PREZERO : PZ_ZERO_NONE);
-    us *= 1 + f->noise * hash_unit(c, s);
+    us = f->valley && isfinite(us) ? valley_us(f, s, c) : us * (1 + f->noise * hash_unit(c, s));
     const double extra[] = {[PZ_ZERO_NONE] = f->whole,    [PZ_ZERO_PREZERO] = 0,        [PZ_ZERO_SELF] = f->self,
                             [PZ_ZERO_MEMSET] = f->memset, [PZ_ZERO_REDUCE] = f->reduce, [PZ_ZERO_TICKET] = f->ticket};
     return us + extra[h->strategy];
@@ -54,6 +70,7 @@ static pz_status fake_gemm(void *ctx, const pz_gemm_shape *shape, pz_effort effo
     for (int i = 0; i < n; i++) {
         pz_tune_case *c = &cases[i];
         f->launches++;
+        f->by_effort[effort]++;
         progress(user, i + 1, n);
         c->status = PZ_OK;
         if (c->choice.config.family == PZ_GEMM_CUBLASLT) {
@@ -70,7 +87,6 @@ static pz_status fake_gemm(void *ctx, const pz_gemm_shape *shape, pz_effort effo
             assert_false(cases[k].accum == c->accum && cases[k].choice.strategy == c->choice.strategy &&
                          memcmp(&cases[k].choice.config, &c->choice.config, sizeof c->choice.config) == 0);
     }
-    (void)effort;
     return PZ_OK;
 }
 
@@ -123,6 +139,7 @@ static void rig_table(rig *r) {
     assert_ok(pz_tuned_new(&r->f.dev, "test", &r->table, &err), &err);
     r->last_done = 0;
     r->f.calls = r->f.launches = 0;
+    memset(r->f.by_effort, 0, sizeof r->f.by_effort);
 }
 
 static void rig_open(rig *r, const char *shapes, pz_accum accum) {
@@ -189,6 +206,115 @@ static void test_choice(void **state) {
         assert_true(row->on.us <= fastest(&r, &row->shape) * (1 + 1e-9)); /* its variants may be faster still */
         assert_true(row->off.us >= row->on.us && row->off.us <= row->on.us + 0.7 + 1e-9);
         assert_true(row->cublaslt_us == 12);
+    }
+    rig_close(&r);
+}
+
+static bool same(const pz_gemm_config *a, const pz_gemm_config *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static void check_launches(const rig *r) {
+    int rows = r->tally.rows;
+    assert_true(r->f.by_effort[PZ_EFFORT_QUICK] <= rows * PZ_TUNE_QUICK);
+    assert_true(r->f.by_effort[PZ_EFFORT_LONGER] <= rows * PZ_TUNE_LONGER);
+    assert_true(r->f.by_effort[PZ_EFFORT_FINAL] <= rows * PZ_TUNE_FINAL);
+}
+
+/* Geometries that a list by the model has not, each the fastest of its landscape, are found; where times are noisy,
+ * nearly. */
+static void test_valleys(void **state) {
+    (void)state;
+    static const struct {
+        const char *shape;
+        int m;
+        pz_gemm_config best;
+    } valleys[] = {
+        {"2112,7168", 1, {240, 11, PZ_GEMM_SKINNY, 1, 0, 1}}, {"2112,7168", 1, {224, 11, PZ_GEMM_SKINNY, 1, 0, 0}},
+        {"2112,7168", 2, {112, 8, PZ_GEMM_SKINNY, 2, 0, 1}},  {"2112,7168", 4, {208, 12, PZ_GEMM_SKINNY, 1, 0, 1}},
+        {"2112,7168", 8, {192, 13, PZ_GEMM_GROUP, 1, 0, 1}},  {"2112,7168", 16, {128, 9, PZ_GEMM_WIDE, 1, 0, 2}},
+        {"2112,7168", 32, {192, 9, PZ_GEMM_WIDE, 1, 0, 2}},   {"2112,7168", 64, {64, 6, PZ_GEMM_WIDE, 2, 0, 2}},
+        {"2112,7168", 128, {64, 8, PZ_GEMM_WIDE, 1, 3, 2}},   {"384,7168", 1, {80, 23, PZ_GEMM_SKINNY, 3, 0, 0}},
+        {"384,7168", 64, {64, 25, PZ_GEMM_WIDE, 1, 0, 2}},    {"7168,2048", 16, {128, 3, PZ_GEMM_WIDE, 1, 4, 1}},
+        {"7168,2048", 4, {112, 3, PZ_GEMM_SKINNY, 2, 0, 1}},
+    };
+    for (size_t i = 0; i < sizeof valleys / sizeof *valleys; i++)
+        for (int noisy = 0; noisy < 2; noisy++) {
+            rig r;
+            rig_open(&r, valleys[i].shape, noisy ? PZ_ACCUM_F32 : PZ_ACCUM_FIXED);
+            r.f.valley = &valleys[i].best;
+            r.f.noise = noisy ? 0.01 : 0;
+            r.plan.batches = &valleys[i].m;
+            r.plan.n_batches = 1;
+            pz_gemm_shape s = r.shapes.at[0];
+            s.m = valleys[i].m;
+            pz_gemm_candidate c[PZ_MAX_CANDIDATES];
+            int n = pz_gemm_candidates(&r.f.dev, &s, c, PZ_MAX_CANDIDATES);
+            for (int k = 0; k < n; k++)
+                if (same(&c[k].config, &valleys[i].best)) fail_msg("valley %d is in the list, number %d", (int)i, k);
+            rig_run(&r);
+            assert_int_equal(r.tally.rows, 1);
+            check_launches(&r);
+            const pz_gemm_config *found = &r.table->rows.at[0].on.config;
+            if (height(&valleys[i].best, found) > (noisy ? 0.03 : 1e-9))
+                fail_msg("%s, m %d: tile_n %d, split %d, family %d, warps %d, stages %d, depth %d", valleys[i].shape,
+                         s.m, found->tile_n, found->split, found->family, found->warps, found->stages, found->depth);
+            rig_close(&r);
+        }
+}
+
+/* A geometry that no slope leads to is known from rows of the table: of more rows, of fewer, of another accumulator, of
+ * its own as it was tuned before. */
+static void test_carried(void **state) {
+    (void)state;
+    static const pz_gemm_config needle = {.tile_n = 80, .split = 19, .family = PZ_GEMM_SKINNY, .warps = 3, .depth = 1};
+    static const pz_gemm_shape from[] = {
+        {2112, 7168, PZ_DT_BF16, PZ_ACCUM_FIXED, 8}, {2112, 7168, PZ_DT_BF16, PZ_ACCUM_FIXED, 2},
+        {2112, 7168, PZ_DT_BF16, PZ_ACCUM_F32, 4},   {2112, 7168, PZ_DT_BF16, PZ_ACCUM_F32, 16},
+        {2112, 7168, PZ_DT_BF16, PZ_ACCUM_FIXED, 4}, {384, 7168, PZ_DT_BF16, PZ_ACCUM_FIXED, 4},
+        {2112, 7168, PZ_DT_F32, PZ_ACCUM_FIXED, 4}};
+    static const int m = 4;
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++)
+        for (int off = 0; off < 2; off++) {
+            rig r;
+            pz_error err;
+            rig_open(&r, "2112,7168", PZ_ACCUM_FIXED);
+            r.f.valley = &needle;
+            r.f.needle = true;
+            r.plan.batches = &m;
+            r.plan.n_batches = 1;
+            pz_tuned_row row = {.shape = from[i]};
+            row.on = row.off = (pz_gemm_choice){.strategy = PZ_ZERO_SELF, .config = {64, 4, PZ_GEMM_SKINNY, 4, 0, 1}};
+            row.on.us = row.off.us = 9;
+            row.on.strategy = PZ_ZERO_PREZERO;
+            *(off ? &row.off.config : &row.on.config) = needle;
+            assert_ok(pz_tuned_put(r.table, &row, &err), &err);
+            rig_run(&r);
+            check_launches(&r);
+            bool other = row.shape.n != 2112 || row.shape.weight != PZ_DT_BF16;
+            assert_int_equal(same(&row_of(&r, 2112, 7168, PZ_ACCUM_FIXED, m)->on.config, &needle), !other);
+            rig_close(&r);
+        }
+}
+
+/* Batches are tuned from the largest, so what is found for more rows serves fewer, in whatever order they are told and
+ * told twice or not. */
+static void test_order(void **state) {
+    (void)state;
+    static const int mixed[] = {8, 1, 64, 8, 2};
+    rig r;
+    rig_open(&r, "2112,7168", PZ_ACCUM_FIXED);
+    r.plan.batches = mixed;
+    r.plan.n_batches = 5;
+    rig_run(&r);
+    assert_int_equal(r.tally.rows, 4);
+    assert_int_equal(r.last_total, 400);
+    assert_int_equal(r.last_done, 400);
+    check_launches(&r);
+    for (int i = 1; i < r.table->rows.n; i++) {
+        const pz_tuned_row *fewer = &r.table->rows.at[i - 1], *more = &r.table->rows.at[i];
+        pz_tune_case c = {.choice = more->on};
+        assert_true(fewer->on.us <= true_us(&r.f, &fewer->shape, &c) * (1 + 1e-9));
     }
     rig_close(&r);
 }
@@ -272,7 +398,7 @@ static void test_wrong(void **state) {
     pz_error err;
     assert_ok(pz_tune_summary(&r.plan, r.table, &r.tally, &text, &err), &err);
     assert_contains(text,
-                    "launches gave WRONG results and were refused; the first: n 2112, k 7168, m 1, fixed, prezero");
+                    "launches gave WRONG results and were refused; the first: n 2112, k 7168, m 64, fixed, prezero");
     pz_free(text);
     rig_table(&r);
     r.f.all_wrong = true;
@@ -614,7 +740,8 @@ static void test_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),     cmocka_unit_test(test_kinds),         cmocka_unit_test(test_cublaslt),
+        cmocka_unit_test(test_choice),     cmocka_unit_test(test_valleys),       cmocka_unit_test(test_carried),
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_kinds),         cmocka_unit_test(test_cublaslt),
         cmocka_unit_test(test_wrong),      cmocka_unit_test(test_refused_shape), cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_open_table), cmocka_unit_test(test_quick),         cmocka_unit_test(test_gate_constants),
         cmocka_unit_test(test_fit),        cmocka_unit_test(test_parse_shapes),  cmocka_unit_test(test_model_shapes),

@@ -434,9 +434,7 @@ static int add_depths(ranking *r, double best, pz_gemm_candidate *out, int n, in
             if (i >= r->kinds[k].given || c.us > far * best) continue;
             pz_gemm_config v[PZ_MAX_VARIANTS];
             int variants = pz_gemm_variants(r->shape, &c.config, v);
-            for (int j = 0; j < variants; j++)
-                if (v[j].stages == c.config.stages && v[j].split == c.config.split)
-                    add_new(out, &n, max, &(pz_gemm_candidate){v[j], c.us});
+            for (int j = 0; j < variants; j++) add_new(out, &n, max, &(pz_gemm_candidate){v[j], c.us});
         }
     return n;
 }
@@ -476,20 +474,11 @@ int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm
 
 int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gemm_config out[PZ_MAX_VARIANTS]) {
     layout l;
-    int n = 0, half = half_stages(shape, c), all = is_few(c) ? FEW_DEPTHS : WIDE_DEPTHS;
+    int n = 0, all = is_few(c) ? FEW_DEPTHS : WIDE_DEPTHS;
     if (!lay_out(shape, c, &l)) return 0;
     for (int i = 0; i < all; i++) {
         int depth = is_few(c) ? few_depths[i] : wide_depths[i];
         if (depth != c->depth && depth < l.stages) out[n++] = with_depth(c, &l, depth);
-    }
-    if (half) {
-        out[n] = *c;
-        out[n++].stages = c->stages ? 0 : half;
-    }
-    for (int by = -1; by <= 1 && c->split > 1; by += 2) {
-        pz_gemm_config other = *c;
-        other.split += by;
-        if (other.split > 1 && lay_out(shape, &other, &l)) out[n++] = with_depth(&other, &l, c->depth);
     }
     return n;
 }

@@ -25,13 +25,12 @@ pz_gemm_config pz_gemm_model_for(const pz_device *dev, const pz_gemm_shape *shap
 /* Blocks of a launch; 0: the kernels would refuse it. */
 int64_t pz_gemm_blocks(const pz_gemm_shape *shape, const pz_gemm_config *config);
 
-enum { PZ_MAX_CANDIDATES = 64, PZ_MAX_VARIANTS = 7, PZ_MAX_NEIGHBOURS = 24 };
+enum { PZ_MAX_CANDIDATES = 64, PZ_MAX_VARIANTS = 4, PZ_MAX_NEIGHBOURS = 24 };
 /* Distinct geometries of the own kernels: the best of each family, not split, with at most a block an SM and with more,
  * other depths of these, and the best of tiles all over the list, as the model ranks tiles badly. Ascending by
  * estimate, `max` at most. Returns how many. */
 int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm_candidate *out, int max);
-/* The same geometry with other depths of prefetch, another number of stages, one split more or less. Returns how many.
- */
+/* The same geometry with other depths of prefetch. Returns how many. */
 int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *config, pz_gemm_config out[PZ_MAX_VARIANTS]);
 /* Distinct geometries one step away that the kernels take too: other tiles, splits, warps, stages; split if this one
  * is. The depth stays where the ring is as long. Returns how many. */
