@@ -24,8 +24,8 @@ static const cli_option options[] = {
     CLI_OPTION("rider", "BYTES", CLI_INT, "49408", "0..1048576", rider,
                "norm, allreduce: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
     CLI_OPTION("ranks", "N", CLI_INT, "2", "2..8", ranks, "allreduce: ranks, on GPU --gpu and those after it"),
-    CLI_OPTION("one-shot", "ROWS", CLI_INT, "64", "1..256", one_shot,
-               "allreduce: rows up to which every rank sends its rows to all others"),
+    CLI_OPTION("one-shot", "ROWS", CLI_INT, "0", "0..256", one_shot,
+               "allreduce: rows up to which every rank sends its rows to all others; 0: as tuned"),
     CLI_OPTION(
         "share", NULL, CLI_FLAG, NULL, NULL, share,
         "allreduce: where there are fewer GPUs than ranks, several ranks take turns on one; shows that it works, "

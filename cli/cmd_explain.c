@@ -34,6 +34,7 @@ static int describe(const cli_args *a, const pz_graph *g, bool json, const char 
     pz_explain_options o = {.size = sizeof o,
                             .device = a->device,
                             .units = (int)a->units,
+                            .ranks = a->tp > 1 ? (int)a->tp : 0,
                             .batches = a->batches.at,
                             .n_batches = a->batches.n,
                             .with_plan = a->plan && !json,

@@ -98,7 +98,9 @@ static void test_kimi(void **state) {
                 assert_int_equal(get_int(f, "level"), 3);
                 assert_int_equal(get_int(f, "bytes"), (2112 + 3072 + 7168) * 4 * m);
                 assert_int_equal(get_int(json_array_get(levels, 0), "bytes"), 2112 * 4 * m);
-                assert_int_equal(get_int(json_array_get(levels, 1), "idle_units"), 132 - m);
+                /* two steps above 64 rows, with 66 blocks; the first norm is of one rank */
+                bool two_steps = m > 64 && !pz_streq(get_str(f, "donor"), "layers.0.input_layernorm");
+                assert_int_equal(get_int(json_array_get(levels, 1), "idle_units"), two_steps ? 66 : 132 - m);
                 assert_true(json_is_real(get(json_array_get(levels, 2), "added_us")));
             }
             assert_int_equal(get_int(b, "fill_bytes"), total);
@@ -135,6 +137,73 @@ static void test_reasons(void **state) {
     char *text = explain(g, (pz_explain_options){0});
     assert_contains(text, "quantized weights");
     pz_free(text);
+    pz_graph_free(g);
+}
+
+/* By which kernel each collective runs, in every form, and above the largest bucket too. */
+static void test_collectives(void **state) {
+    (void)state;
+    static const struct {
+        const char *one_shot, *nccl;
+        int ranks;
+        const char *kernel[3]; /* of 1, 8 and 128 rows */
+        int blocks;            /* of 128 rows */
+        const char *text;
+    } cases[] = {
+        {NULL,
+         NULL,
+         0,
+         {"one-shot", "one-shot", "two-step"},
+         66,
+         "two-step (one step up to 64 rows), 66 blocks for 128 rows\n"},
+        {"128", NULL, 0, {"one-shot", "one-shot", "one-shot"}, 128, "one-shot (one step up to 128 rows), 128 blocks\n"},
+        {"128",
+         NULL,
+         4,
+         {"one-shot", "one-shot", "one-shot"},
+         66,
+         "one-shot (one step up to 128 rows), 66 blocks for 128 rows\n"},
+        {"7", NULL, 4, {"one-shot", "two-step", "two-step"}, 66, "two-step (one step up to 7 rows), 8 blocks\n"},
+        {NULL, "1", 2, {"nccl", "nccl", "nccl"}, 128, "nccl, 1 block\n"},
+    };
+    static const int batches[] = {1, 8, 128};
+    pz_graph *g = config_graph(PZ_SOURCE_DIR "/tests/data/configs/kimi-k2", 4);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        if (cases[c].one_shot) assert_int_equal(setenv("PREZERO_ONE_SHOT", cases[c].one_shot, 1), 0);
+        if (cases[c].nccl) assert_int_equal(setenv("PREZERO_NCCL", cases[c].nccl, 1), 0);
+        pz_explain_options o = {.batches = batches, .n_batches = 3, .ranks = cases[c].ranks};
+        json_t *root = explain_json(g, o);
+        for (size_t i = 0; i < 3; i++) {
+            const json_t *list = get(json_array_get(get(root, "buckets"), i), "collectives"),
+                         *row = json_array_get(list, 0);
+            assert_int_equal(json_array_size(list), 1);
+            assert_string_equal(get_str(row, "op"), "fused_allreduce_rmsnorm");
+            assert_string_equal(get_str(row, "kernel"), cases[c].kernel[i]);
+            assert_int_equal(get_int(row, "count"), 122);
+            assert_int_equal(get_int(row, "columns"), 7168);
+            assert_int_equal(get_int(row, "blocks"), i == 2 ? cases[c].blocks : batches[i]);
+        }
+        assert_int_equal(json_array_size(get(get(root, "above_largest"), "collectives")), 1);
+        json_decref(root);
+        o.with_plan = 1;
+        char *text = explain(g, o);
+        assert_contains(text, "\n  122 x fused_allreduce_rmsnorm of 7168 columns: ");
+        assert_contains(text, cases[c].text);
+        pz_free(text);
+        assert_int_equal(unsetenv("PREZERO_ONE_SHOT") | unsetenv("PREZERO_NCCL"), 0);
+    }
+    /* the CPU has no such kernels, and one rank nothing to add up */
+    char *text = explain(g, (pz_explain_options){.device = "cpu"});
+    assert_null(strstr(text, "one-shot"));
+    pz_free(text);
+    text = explain(g, (pz_explain_options){.ranks = 1, .with_plan = 1});
+    assert_null(strstr(text, "one-shot"));
+    pz_free(text);
+    pz_graph_free(g);
+    pz_error err;
+    pz_explain_options bad = {.size = sizeof bad, .ranks = -1};
+    g = support_graph(support_layer_text);
+    assert_fails(pz_explain(g, &bad, &text, &err), PZ_E_INVAL, &err, "ranks is -1");
     pz_graph_free(g);
 }
 
@@ -330,9 +399,9 @@ static int model_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kimi),   cmocka_unit_test(test_reasons), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_cpu),    cmocka_unit_test(test_tuned),   cmocka_unit_test(test_bad_options),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_kimi),        cmocka_unit_test(test_reasons), cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_text),        cmocka_unit_test(test_cpu),     cmocka_unit_test(test_tuned),
+        cmocka_unit_test(test_bad_options), cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, model_alone, NULL);
 }

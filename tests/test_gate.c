@@ -14,6 +14,16 @@ static pz_device device(const char *name, int units) {
     return d;
 }
 
+/* Of two ranks and rows of 7168. */
+static pz_gate_result evaluate(const pz_device *d, int m, bool collective, int64_t bytes, int slices) {
+    pz_donor donor = pz_donor_of(d, m, collective, 7168);
+    return pz_gate_evaluate(d, &donor, bytes, slices);
+}
+static pz_gate_result weigh(const pz_device *d, int m, bool collective, int64_t bytes, double replaced_us) {
+    pz_donor donor = pz_donor_of(d, m, collective, 7168);
+    return pz_gate_weigh(d, &donor, bytes, replaced_us);
+}
+
 static void test_devices(void **state) {
     (void)state;
     assert_int_equal(device("h200", 0).units, 132);
@@ -97,7 +107,8 @@ static void test_split_ranges(void **state) {
 static void test_numbers(void **state) {
     (void)state;
     pz_device d = device("h200", 0);
-    pz_gate_result r = pz_gate_evaluate(&d, 16, true, 135168, 1);
+    d.one_shot = 256;
+    pz_gate_result r = evaluate(&d, 16, true, 135168, 1);
     assert_int_equal(r.idle_units, 116);
     assert_true(fabs(r.donor_us - (3.55 + 0.038 * 16)) < 1e-9);
     assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9); /* 17 blocks, each on a unit of its own */
@@ -106,60 +117,143 @@ static void test_numbers(void **state) {
     assert_int_equal(r.verdict, PZ_GATE_FREE);
 
     /* 132 blocks of 10 kB, one of them on the unit without a row: what the others store adds */
-    r = pz_gate_evaluate(&d, 131, true, 1320000, 1);
+    r = evaluate(&d, 131, true, 1320000, 1);
     assert_int_equal(r.idle_units, 1);
     assert_true(fabs(r.fill_us - 0.5) < 1e-9 && fabs(r.added_us - 0.5 * 131 / 132) < 1e-9);
     assert_int_equal(r.verdict, PZ_GATE_PAYS);
 
-    r = pz_gate_evaluate(&d, 132, true, 1320000, 1); /* none idle */
+    r = evaluate(&d, 132, true, 1320000, 1); /* none idle */
     assert_int_equal(r.idle_units, 0);
     assert_true(r.added_us == r.fill_us && r.verdict == PZ_GATE_PAYS);
 
     /* 100 blocks, 32 of them on units without a row: 68 add their share of what all units need */
-    r = pz_gate_evaluate(&d, 100, true, 819200, 1);
+    r = evaluate(&d, 100, true, 819200, 1);
     assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9);
     assert_true(fabs(r.added_us - 0.68 * 819200 / (20000.0 * 132)) < 1e-9);
 
     /* longer than the donor, which hides no more than its own time */
-    r = pz_gate_evaluate(&d, 1, false, 132 * 200000, 1);
+    r = evaluate(&d, 1, false, 132 * 200000, 1);
     assert_true(fabs(r.fill_us - 10) < 1e-9 && fabs(r.added_us - (10 - 2.605)) < 1e-9);
 
     /* A GPU has all rows at once: beyond one a unit none is idle, and the norm takes its rows. */
-    r = pz_gate_evaluate(&d, 140, false, 64, 1);
+    r = evaluate(&d, 140, false, 64, 1);
     assert_int_equal(r.idle_units, 0);
     assert_true(fabs(r.donor_us - (2.6 + 140 * 0.005)) < 1e-9);
     assert_int_equal(r.verdict, PZ_GATE_PAYS);
 
     /* On 4 threads 6 rows take two waves, and the second has 2: only its half of the donor's time can hide a fill. */
     pz_device cpu = device("cpu", 4);
-    r = pz_gate_evaluate(&cpu, 6, false, 64, 1);
+    r = evaluate(&cpu, 6, false, 64, 1);
     assert_int_equal(r.idle_units, 2);
     assert_true(fabs(r.donor_us - (0.3 + 2 * 0.3)) < 1e-9);
     int64_t hidden_in_one_wave = (int64_t)(8000.0 * 2 * (0.3 + 2 * 0.3) / 2);
-    assert_int_equal(pz_gate_evaluate(&cpu, 6, false, hidden_in_one_wave - 64, 1).verdict, PZ_GATE_FREE);
-    assert_int_equal(pz_gate_evaluate(&cpu, 6, false, hidden_in_one_wave + 64, 1).verdict, PZ_GATE_PAYS);
+    assert_int_equal(evaluate(&cpu, 6, false, hidden_in_one_wave - 64, 1).verdict, PZ_GATE_FREE);
+    assert_int_equal(evaluate(&cpu, 6, false, hidden_in_one_wave + 64, 1).verdict, PZ_GATE_PAYS);
 
     /* What the rider costs however small it is, and what is saved as it was measured. */
     pz_device rider = d;
     rider.gate.rider = 0.25;
-    r = pz_gate_evaluate(&rider, 16, true, 135168, 1);
+    r = evaluate(&rider, 16, true, 135168, 1);
     assert_true(fabs(r.added_us - 0.25) < 1e-9 && r.verdict == PZ_GATE_PAYS);
-    assert_int_equal(pz_gate_evaluate(&rider, 16, true, 0, 0).verdict, PZ_GATE_FREE);
-    assert_int_equal(pz_gate_weigh(&rider, 16, true, 135168, 0.26).verdict, PZ_GATE_PAYS);
-    assert_int_equal(pz_gate_weigh(&rider, 16, true, 135168, 0.24).verdict, PZ_GATE_CLOSED);
+    assert_int_equal(evaluate(&rider, 16, true, 0, 0).verdict, PZ_GATE_FREE);
+    assert_int_equal(weigh(&rider, 16, true, 135168, 0.26).verdict, PZ_GATE_PAYS);
+    assert_int_equal(weigh(&rider, 16, true, 135168, 0.24).verdict, PZ_GATE_CLOSED);
 
-    assert_int_equal(pz_gate_evaluate(&d, 132, false, 0, 0).verdict, PZ_GATE_FREE); /* nothing to do */
+    assert_int_equal(evaluate(&d, 132, false, 0, 0).verdict, PZ_GATE_FREE); /* nothing to do */
 
     /* A GEMM that zeroes itself for nothing: a rider that costs anything loses. */
     d.gate.handshake = 0;
-    assert_int_equal(pz_gate_evaluate(&d, 132, false, 4096, 3).verdict, PZ_GATE_CLOSED);
-    assert_int_equal(pz_gate_evaluate(&d, 1, false, 4096, 3).verdict, PZ_GATE_FREE);
+    assert_int_equal(evaluate(&d, 132, false, 4096, 3).verdict, PZ_GATE_CLOSED);
+    assert_int_equal(evaluate(&d, 1, false, 4096, 3).verdict, PZ_GATE_FREE);
 
     /* One thread waits for nobody: the fill costs the same wherever it stands. Two do wait. */
     d = device("cpu", 1);
-    assert_int_equal(pz_gate_evaluate(&d, 1, false, 4096, 1).verdict, PZ_GATE_CLOSED);
+    assert_int_equal(evaluate(&d, 1, false, 4096, 1).verdict, PZ_GATE_CLOSED);
     d = device("cpu", 2);
-    assert_int_equal(pz_gate_evaluate(&d, 2, false, 4096, 1).verdict, PZ_GATE_PAYS);
+    assert_int_equal(evaluate(&d, 2, false, 4096, 1).verdict, PZ_GATE_PAYS);
+}
+
+/* Which kernel, how many blocks, how long: by hand, for 132 SMs. A collective that is not one-shot over two ranks, or
+ * whose rows are long, has one block a SM of which half may wait. */
+static void test_donors(void **state) {
+    (void)state;
+    static const struct {
+        int ranks, one_shot, nccl, m, hidden;
+        pz_collective kind;
+        int blocks;
+    } rows[] = {
+        {0, 0, 0, 1, 7168, PZ_COLLECTIVE_ONE_SHOT, 1},
+        {2, 0, 0, 64, 7168, PZ_COLLECTIVE_ONE_SHOT, 64},
+        {2, 0, 0, 65, 7168, PZ_COLLECTIVE_TWO_STEP, 65},
+        {2, 0, 0, 128, 7168, PZ_COLLECTIVE_TWO_STEP, 66},
+        {2, 128, 0, 128, 7168, PZ_COLLECTIVE_ONE_SHOT, 128},
+        {2, 256, 0, 200, 7168, PZ_COLLECTIVE_ONE_SHOT, 132},
+        {2, 256, 0, 1000, 7168, PZ_COLLECTIVE_ONE_SHOT, 132},
+        {2, 255, 0, 1000, 7168, PZ_COLLECTIVE_TWO_STEP, 66},
+        {2, 128, 0, 128, 8200, PZ_COLLECTIVE_ONE_SHOT, 66},
+        {8, 128, 0, 128, 7168, PZ_COLLECTIVE_ONE_SHOT, 66},
+        {4, 3, 0, 4, 256, PZ_COLLECTIVE_TWO_STEP, 4},
+        {8, 0, 1, 128, 7168, PZ_COLLECTIVE_NCCL, 66},
+        {2, 0, 1, 8, 7168, PZ_COLLECTIVE_NCCL, 8},
+        {1, 0, 0, 200, 7168, PZ_COLLECTIVE_NONE, 200},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        pz_device d = device("h200", 0);
+        d.ranks = rows[i].ranks;
+        d.one_shot = rows[i].one_shot;
+        d.nccl = rows[i].nccl;
+        pz_donor donor = pz_donor_of(&d, rows[i].m, true, rows[i].hidden), norm = pz_donor_of(&d, rows[i].m, false, 8);
+        assert_string_equal(pz_collective_text(donor.kind), pz_collective_text(rows[i].kind));
+        assert_int_equal(donor.blocks, rows[i].blocks);
+        double us = rows[i].ranks == 1 ? 2.6 + 0.005 * rows[i].m : 3.55 + 0.038 * rows[i].m; /* one rank: a norm */
+        assert_true(fabs(donor.us - us) < 1e-9);
+        assert_true(norm.kind == PZ_COLLECTIVE_NONE && norm.blocks == rows[i].m && norm.one_shot == 0);
+        pz_gate_result r = pz_gate_evaluate(&d, &donor, 132 * 8192, 1);
+        assert_int_equal(r.idle_units, 132 > rows[i].blocks ? 132 - rows[i].blocks : 0);
+        int beside = rows[i].blocks > 132 ? 132 : rows[i].blocks;
+        assert_true(fabs(r.added_us - beside / 132.0 * 8192 / 20000) < 1e-9); /* and hidden on the others */
+    }
+    pz_device few = device("h200", 1), cpu = device("cpu", 4);
+    few.ranks = cpu.ranks = 4;
+    assert_int_equal(pz_donor_of(&few, 9, true, 7168).blocks, 1);
+    assert_int_equal(pz_donor_of(&cpu, 9, true, 7168).kind, PZ_COLLECTIVE_NONE);
+    few.units = 132;
+    assert_int_equal(pz_donor_of(&few, 9, true, INT64_MAX).blocks, 9);
+    assert_string_equal(pz_collective_text((pz_collective)9), "unknown");
+}
+
+/* Knobs decide over the table, and the table over the built-in numbers. */
+static void test_group(void **state) {
+    (void)state;
+    pz_error err;
+    pz_device d = device("h200", 0);
+    pz_tuned *t;
+    assert_ok(pz_tuned_new(&d, "", &t, &err), &err);
+    pz_tuned_collective rows[] = {{2, 7168, 256, 3, 0.5}, {4, 7168, 16, 5, 0.25}, {4, 1024, 32, 4, 0.125}};
+    for (int i = 0; i < 3; i++) assert_ok(pz_tuned_put_collective(t, &rows[i], &err), &err);
+    pz_device_tune(&d, t);
+    static const struct {
+        int ranks, hidden, one_shot;
+        double us; /* of 8 rows */
+    } want[] = {{0, 7168, 256, 7}, {2, 7168, 256, 7}, {2, 64, 256, 7},    {4, 7168, 16, 7},     {4, 1025, 16, 7},
+                {4, 1024, 32, 5},  {4, 8, 32, 5},     {4, 100000, 16, 7}, {3, 7168, 64, 3.854}, {8, 7168, 64, 3.854}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        assert_ok(pz_device_group(&d, want[i].ranks, &err), &err);
+        pz_donor donor = pz_donor_of(&d, 8, true, want[i].hidden);
+        assert_int_equal(donor.one_shot, want[i].one_shot);
+        assert_true(fabs(donor.us - want[i].us) < 1e-9);
+    }
+    assert_int_equal(setenv("PREZERO_ONE_SHOT", "7", 1), 0);
+    assert_ok(pz_device_group(&d, 4, &err), &err);
+    assert_int_equal(pz_donor_of(&d, 8, true, 7168).kind, PZ_COLLECTIVE_TWO_STEP);
+    assert_int_equal(pz_donor_of(&d, 7, true, 7168).kind, PZ_COLLECTIVE_ONE_SHOT);
+    assert_int_equal(setenv("PREZERO_NCCL", "1", 1), 0);
+    assert_ok(pz_device_group(&d, 4, &err), &err);
+    assert_int_equal(pz_donor_of(&d, 8, true, 7168).kind, PZ_COLLECTIVE_NCCL);
+    assert_int_equal(setenv("PREZERO_ONE_SHOT", "257", 1), 0);
+    assert_fails(pz_device_group(&d, 4, &err), PZ_E_INVAL, &err, "PREZERO_ONE_SHOT", "256");
+    assert_int_equal(unsetenv("PREZERO_ONE_SHOT") | unsetenv("PREZERO_NCCL"), 0);
+    pz_tuned_free(t);
 }
 
 /* Blocks of a rider: by hand. */
@@ -194,13 +288,14 @@ static void test_monotonic(void **state) {
     uint64_t seed = 7;
     for (int round = 0; round < 300; round++) {
         pz_device d = device(round % 2 ? "h200" : "cpu", 1 + (int)(pz_rng_next(&seed) % 200));
+        d.one_shot = 256;
         d.gate.fill = 1 + pz_rng_unit(&seed) * 30000;
         d.gate.handshake = pz_rng_unit(&seed) * 2;
         int m = 1 + (int)(pz_rng_next(&seed) % 500);
         bool collective = pz_rng_next(&seed) & 1;
         pz_gate_result last = {0};
         for (int64_t bytes = 0; bytes < 50000000; bytes += 64 + bytes / 3 / 64 * 64) {
-            pz_gate_result r = pz_gate_evaluate(&d, m, collective, bytes, 2);
+            pz_gate_result r = evaluate(&d, m, collective, bytes, 2);
             assert_in_range(r.idle_units, 0, d.units - 1);
             int idle = d.gpu ? (m < d.units ? d.units - m : 0) : (d.units - m % d.units) % d.units;
             assert_int_equal(r.idle_units, idle);
@@ -223,7 +318,7 @@ static void test_public(void **state) {
     pz_device d = device("cpu", 4);
     pz_gate_query q = {.size = sizeof q, .device = "cpu", .units = 4, .rows = 3, .bytes = 5000, .slices = 2};
     assert_ok(pz_gate(&q, &r, &err), &err);
-    want = pz_gate_evaluate(&d, 3, false, 5000, 2);
+    want = evaluate(&d, 3, false, 5000, 2);
     assert_true(r.idle_units == want.idle_units && r.verdict == want.verdict && r.donor_us == want.donor_us &&
                 r.fill_us == want.fill_us && r.added_us == want.added_us && r.replaced_us == want.replaced_us);
     q = (pz_gate_query){.size = sizeof q, .rows = 16, .collective = 1, .bytes = 135168, .slices = 1};
@@ -239,11 +334,19 @@ static void test_public(void **state) {
     d = device("h200", 0);
     assert_ok(pz_tuned_new(&d, "", &t, &err), &err);
     t->gate.ar_base = 11;
+    assert_ok(pz_tuned_put_collective(t, &(pz_tuned_collective){4, 7168, 8, 5, 0.5}, &err), &err);
     assert_ok(pz_tuned_save(t, path, &err), &err);
     pz_tuned_free(t);
     assert_int_equal(setenv("PREZERO_TUNED", path, 1), 0);
     assert_ok(pz_gate(&q, &r, &err), &err);
     assert_true(fabs(r.donor_us - (11 + 16 * 0.038)) < 1e-9);
+    q.ranks = 4;
+    q.rows = 128;
+    assert_ok(pz_gate(&q, &r, &err), &err);
+    assert_true(fabs(r.donor_us - (5 + 128 * 0.5)) < 1e-9);
+    assert_int_equal(r.idle_units, 66);
+    q.ranks = 0;
+    q.rows = 16;
     assert_int_equal(setenv("PREZERO_TUNED", dir, 1), 0);
     assert_fails(pz_gate(&q, &r, &err), PZ_E_IO, &err, dir);
     assert_int_equal(setenv("PREZERO_TUNED", "none", 1), 0);
@@ -261,6 +364,10 @@ static void test_public(void **state) {
     assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "bytes is -1");
     bad = q, bad.slices = -1;
     assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "slices is -1");
+    bad = q, bad.ranks = -1;
+    assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "ranks is -1");
+    bad = q, bad.hidden = -1;
+    assert_fails(pz_gate(&bad, &r, &err), PZ_E_INVAL, &err, "hidden is -1");
     bad = q, bad.device = "abacus";
     assert_fails(pz_gate(&bad, &r, &err), PZ_E_NOTFOUND, &err, "abacus", "h200");
 }
@@ -300,9 +407,10 @@ static int model_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_devices),      cmocka_unit_test(test_gpu_names), cmocka_unit_test(test_splits),
-        cmocka_unit_test(test_split_ranges), cmocka_unit_test(test_numbers),   cmocka_unit_test(test_rider),
-        cmocka_unit_test(test_monotonic),    cmocka_unit_test(test_public),    cmocka_unit_test(test_strategies),
+        cmocka_unit_test(test_devices),      cmocka_unit_test(test_gpu_names),  cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_split_ranges), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_donors),
+        cmocka_unit_test(test_group),        cmocka_unit_test(test_rider),      cmocka_unit_test(test_monotonic),
+        cmocka_unit_test(test_public),       cmocka_unit_test(test_strategies),
     };
     return cmocka_run_group_tests(tests, model_alone, NULL);
 }

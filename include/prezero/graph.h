@@ -67,6 +67,7 @@ typedef struct pz_explain_options {
     size_t size;
     const char *device; /* row of the device table: "h200", "cpu"; NULL means "h200" */
     int units; /* execution units (threads, SMs); 0: the device's own number, for "cpu" this machine's processors */
+    int ranks; /* that collectives span; 0: not known, explained as 2 */
     const int *batches; /* buckets to plan for, ascending; NULL means 1,2,4,...,128 */
     int n_batches;
     int with_plan;  /* 1: print each bucket's launch list too (text form only) */

@@ -42,7 +42,8 @@ typedef enum pz_gate_verdict {
 /* Numbers behind a verdict; times in microseconds, from the constants in the tuned table of the device (knob
  * PREZERO_TUNED), else from a model of it. */
 typedef struct pz_gate_result {
-    int idle_units;     /* units without a row in the donor's last wave (a wave is one row per unit) */
+    int idle_units;     /* units without a row in the donor's last wave (a wave is one row per unit, and on a GPU a
+                           collective may have fewer blocks than rows) */
     double donor_us;    /* the donor without rider */
     double fill_us;     /* the fill: on a GPU by blocks beside the rows, one a unit at most; on the CPU on the idle
                            units, or after the rows on all units, whichever adds less */
@@ -58,6 +59,7 @@ typedef struct pz_gate_query {
     int units;          /* execution units the donor is launched on (SMs, threads); 0: as graph.h's explain options */
     int rows;           /* rows of the step, >= 1 */
     int collective;     /* 1: the donor is an all-reduce fused with the norm; 0: a norm alone */
+    int ranks, hidden;  /* of the all-reduce: its ranks, columns of its rows; 0: 2 and 7168 */
     int64_t bytes;      /* what the rider zeroes, >= 0 */
     int slices;         /* GEMM outputs in those bytes, >= 0 */
 } pz_gate_query;
@@ -73,6 +75,8 @@ PZ_API const char *pz_gate_text(pz_gate_verdict verdict);
 /* Version of the GEMM kernels: text, raised whenever their speed or what a configuration means changes. A tuned table
  * holds the version that it was measured with and serves no other. */
 #define PZ_GEMM_KERNEL_VERSION "2"
+/* Of the fused all-reduce. */
+#define PZ_REDUCE_KERNEL_VERSION "1"
 
 /* How the output of a GEMM whose K is split over blocks comes to hold the sum: enum suffix, text, whether the kernel
  * adds into its output. */
@@ -288,7 +292,7 @@ typedef struct pz_measure_reduce_spec {
     int device, ranks; /* ranks 2 to 8, on GPUs device, device + 1, ... */
     int share_device;  /* 1: where there are fewer GPUs than ranks, several ranks take turns on one; the times then say
                           nothing about several */
-    int one_shot;      /* rows up to which every rank sends its rows to all; 0: 64 */
+    int one_shot;      /* rows up to which every rank sends its rows to all, 1 to 256; 0: as plans on this device */
     int m, hidden;     /* bf16 */
     int copies;        /* links of the chain, 0: 32 */
     int rounds;        /* as in pz_measure_spec */

@@ -19,7 +19,7 @@ typedef struct pz_backend_options {
     pz_comm *comm;
     bool share_device; /* GPU: where there are fewer than ranks, several get the same one (slow: for tests) */
     bool nccl;         /* GPU: collectives through NCCL, also where ranks can write to each other's memory */
-    int one_shot;      /* GPU: rows up to which a collective takes one step; 0: 64 */
+    int one_shot;      /* GPU: rows up to which a collective takes one step, whatever plans say; 0: as they say */
     bool eager;        /* GPU: launches one by one, no captured graphs */
     bool check;        /* debug mode: addresses compared at each run, fills checked before their consumers */
     bool ranges;       /* GPU: NVTX ranges with op names, launches one by one */

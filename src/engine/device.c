@@ -56,9 +56,6 @@ static pz_status open_cuda(pz_engine *e, const choice *c, pz_error *err) {
     PZ_TRY(pz_knob_bool(PZ_KNOB_NVTX, &o.ranges, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_SHARE_DEVICE, &o.share_device, err));
     PZ_TRY(pz_knob_bool(PZ_KNOB_NCCL, &o.nccl, err));
-    int64_t one_shot;
-    PZ_TRY(pz_knob_int(PZ_KNOB_ONE_SHOT, &one_shot, err));
-    o.one_shot = (int)one_shot;
     pz_status st = pz_backend_cuda(&e->api, err);
     if (st == PZ_OK) st = open_all(e, o, err);
     if (st != PZ_OK) return pz_fail_context(err, st, "device cuda:%d", c->number);
@@ -86,5 +83,5 @@ pz_status pz_engine_open_device(pz_engine *e, const char *word, int threads, pz_
     e->api->device(e->rank[0].backend, &e->device);
     PZ_TRY(pz_tuned_open(&e->device, &e->tuned, err));
     pz_device_tune(&e->device, e->tuned);
-    return PZ_OK;
+    return pz_device_group(&e->device, e->tp, err);
 }

@@ -20,13 +20,34 @@ static bool same_gemm(const pz_plan *p, const pz_launch *a, const pz_launch *b) 
            c->warps == d->warps && c->stages == d->stages && c->depth == d->depth;
 }
 
-pz_status pz_explain_gemms(const pz_plan *p, pz_explained_gemms *out, pz_error *err) {
+pz_status pz_explain_gemms(const pz_plan *p, pz_explained_launches *out, pz_error *err) {
     for (int i = 0; i < p->launches.n; i++) {
         const pz_launch *la = &p->launches.at[i];
         if (la->op != PZ_OP_GEMM) continue;
         int g = 0;
         while (g < out->n && !same_gemm(p, out->at[g].first, la)) g++;
-        if (g == out->n) PZ_TRY(pz_push(out, ((pz_explained_gemm){la, 0}), err));
+        if (g == out->n) PZ_TRY(pz_push(out, ((pz_explained_launch){la, 0}), err));
+        out->at[g].count++;
+    }
+    return PZ_OK;
+}
+
+static bool same_collective(const pz_plan *p, const pz_launch *a, const pz_launch *b) {
+    return a->op == b->op && a->donor.kind == b->donor.kind && a->donor.blocks == b->donor.blocks &&
+           a->donor.one_shot == b->donor.one_shot && pz_explain_columns(p, a) == pz_explain_columns(p, b);
+}
+
+int64_t pz_explain_columns(const pz_plan *p, const pz_launch *la) {
+    return p->places.at[la->out[0]].type.dim[1];
+}
+
+pz_status pz_explain_collectives(const pz_plan *p, pz_explained_launches *out, pz_error *err) {
+    for (int i = 0; i < p->launches.n; i++) {
+        const pz_launch *la = &p->launches.at[i];
+        if (la->donor.kind == PZ_COLLECTIVE_NONE) continue;
+        int g = 0;
+        while (g < out->n && !same_collective(p, out->at[g].first, la)) g++;
+        if (g == out->n) PZ_TRY(pz_push(out, ((pz_explained_launch){la, 0}), err));
         out->at[g].count++;
     }
     return PZ_OK;
@@ -62,6 +83,7 @@ static pz_status read_options(const pz_explain_options *opts, pz_explain_options
         o->batches = default_batches;
         o->n_batches = sizeof default_batches / sizeof default_batches[0];
     }
+    if (o->ranks < 0) return pz_fail(err, PZ_E_INVAL, "pz_explain: ranks is %d, must be 0 or more", o->ranks);
     if (o->n_batches < 1)
         return pz_fail(err, PZ_E_INVAL, "pz_explain: n_batches is %d, must be 1 or more", o->n_batches);
     for (int i = 0; i < o->n_batches; i++)
@@ -94,6 +116,7 @@ static pz_status gather(pz_explained *x, const pz_explain_options *o, pz_error *
     PZ_TRY(pz_device_find(o->device, o->units, &x->device, err));
     PZ_TRY(pz_tuned_open(&x->device, &x->tuned, err));
     pz_device_tune(&x->device, x->tuned);
+    PZ_TRY(pz_device_group(&x->device, o->ranks, err));
     po.device = x->device;
     PZ_TRY(pz_graph_clone(x->before, &x->after, err));
     PZ_TRY(pz_passes_run(x->after, NULL, &x->report, err));

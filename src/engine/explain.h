@@ -19,13 +19,17 @@ typedef struct pz_explained {
 pz_status pz_explain_text(const pz_explained *x, const pz_explain_options *opts, char **out, pz_error *err);
 pz_status pz_explain_json(const pz_explained *x, char **out, pz_error *err);
 
-/* GEMMs of one bucket that differ in nothing but their layer. */
-typedef struct pz_explained_gemm {
+/* Launches of one bucket that differ in nothing but their layer. */
+typedef struct pz_explained_launch {
     const pz_launch *first;
     int count;
-} pz_explained_gemm;
-typedef PZ_VEC(pz_explained_gemm) pz_explained_gemms;
-pz_status pz_explain_gemms(const pz_plan *p, pz_explained_gemms *out, pz_error *err);
+} pz_explained_launch;
+typedef PZ_VEC(pz_explained_launch) pz_explained_launches;
+pz_status pz_explain_gemms(const pz_plan *p, pz_explained_launches *out, pz_error *err);
+/* Collectives over the ranks of GPUs. */
+pz_status pz_explain_collectives(const pz_plan *p, pz_explained_launches *out, pz_error *err);
+/* Of a collective's rows. */
+int64_t pz_explain_columns(const pz_plan *p, const pz_launch *la);
 
 /* Where the numbers of the gate and the GEMMs come from, one line. */
 void pz_explain_source(const pz_explained *x, pz_str *b);

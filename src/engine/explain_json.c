@@ -82,7 +82,7 @@ static json_t *fill(const pz_plan *p, const pz_fill *f) {
     return keep(row, ok);
 }
 
-static json_t *gemm(const pz_plan *p, const pz_explained_gemm *g) {
+static json_t *gemm(const pz_plan *p, const pz_explained_launch *g) {
     const pz_launch *la = g->first;
     const pz_gemm_config *c = &la->gemm;
     pz_gemm_shape s = pz_launch_shape(p, la);
@@ -99,10 +99,26 @@ static json_t *gemm(const pz_plan *p, const pz_explained_gemm *g) {
 }
 
 static json_t *gemms(const pz_plan *p) {
-    pz_explained_gemms groups = {0};
+    pz_explained_launches groups = {0};
     json_t *list = json_array();
     bool ok = list && pz_explain_gemms(p, &groups, NULL) == PZ_OK;
     for (int i = 0; ok && i < groups.n; i++) ok = json_array_append_new(list, gemm(p, &groups.at[i])) == 0;
+    pz_vec_free(&groups);
+    return keep(list, ok);
+}
+
+static json_t *collective(const pz_plan *p, const pz_explained_launch *g) {
+    const pz_donor *d = &g->first->donor;
+    return json_pack("{s:s, s:i, s:I, s:s, s:i, s:i}", "op", pz_op_text(g->first->op), "count", g->count, "columns",
+                     (json_int_t)pz_explain_columns(p, g->first), "kernel", pz_collective_text(d->kind), "one_shot",
+                     d->one_shot, "blocks", d->blocks);
+}
+
+static json_t *collectives(const pz_plan *p) {
+    pz_explained_launches groups = {0};
+    json_t *list = json_array();
+    bool ok = list && pz_explain_collectives(p, &groups, NULL) == PZ_OK;
+    for (int i = 0; ok && i < groups.n; i++) ok = json_array_append_new(list, collective(p, &groups.at[i])) == 0;
     pz_vec_free(&groups);
     return keep(list, ok);
 }
@@ -119,6 +135,7 @@ static json_t *bucket(const pz_plan *p) {
         return NULL;
     }
     ok = json_object_set_new(row, "fills", fills) == 0;
+    ok = ok && json_object_set_new(row, "collectives", collectives(p)) == 0;
     ok = ok && json_object_set_new(row, "gemms", gemms(p)) == 0;
     return keep(row, ok);
 }

@@ -2,6 +2,7 @@
 /* The public side of pz_measure_*: checks, defaults and statistics. The module takes the samples. */
 #include "backend/cuda_module.h"
 #include "engine/stats.h"
+#include "plan/donor.h"
 
 enum { DEFAULT_ROUNDS = 7, DEFAULT_NORMS = 32, MAX_COPIES = 4096, MAX_WIDTH = 16384, MAX_SIDE = 1 << 20 };
 static const double default_sample_us = 1000, max_sample_us = 1e6;
@@ -91,6 +92,7 @@ static pz_status check_reduce(const char *f, pz_measure_reduce_spec *s, const pz
     PZ_TRY(check_range(f, "m", s->m, 1, MAX_SIDE, err));
     PZ_TRY(check_range(f, "hidden", s->hidden, 8, MAX_WIDTH, err));
     if (s->hidden % 8) return pz_fail(err, PZ_E_INVAL, "%s: hidden is %d, must be a multiple of 8", f, s->hidden);
+    PZ_TRY(check_range(f, "one_shot", s->one_shot, 0, PZ_GROUP_ROWS, err));
     PZ_TRY(check_range(f, "copies", s->copies, 0, MAX_COPIES, err));
     PZ_TRY(check_range(f, "the number of cases", n, 1, PZ_MEASURE_MAX_CASES, err));
     for (int i = 0; i < n; i++) {

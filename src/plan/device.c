@@ -4,12 +4,16 @@
 #include "plan/tuned.h"
 
 static const pz_device devices[] = {
-#define DEVICE(name, sm, units, gemm_units, tile_n, min_k, bandwidth, fill, handshake, norm_base, norm_row, ar_base, \
-               ar_row)                                                                                               \
-    {name,  sm > 0,     sm,                                                                                          \
-     units, gemm_units, tile_n,                                                                                      \
-     min_k, bandwidth,  {fill, handshake, norm_base, norm_row, ar_base, ar_row, 0},                                  \
-     NULL},
+#define DEVICE(name_, sm_, units_, gemm_units_, tile_n_, min_k_, bandwidth_, ...) \
+    {.name = name_,                                                               \
+     .gpu = sm_ > 0,                                                              \
+     .sm = sm_,                                                                   \
+     .units = units_,                                                             \
+     .gemm_units = gemm_units_,                                                   \
+     .tile_n = tile_n_,                                                           \
+     .min_k = min_k_,                                                             \
+     .bandwidth = bandwidth_,                                                     \
+     .gate = {__VA_ARGS__, 0}},
 #include "plan/devices.def"
 #undef DEVICE
 };

@@ -319,6 +319,9 @@ static pz_status add_launch(flattener *fl, const frame *fr, const pz_node *n) {
     PZ_TRY(name_launch(fl, &la));
     PZ_TRY(add_operands(fl, fr, n, &la));
     PZ_TRY(add_results(fl, fr, n, &la));
+    bool collective = pz_node_has(n, PZ_TRAIT_COLLECTIVE);
+    if ((collective || pz_node_has(n, PZ_TRAIT_DONOR)) && la.out[0] >= 0)
+        la.donor = pz_donor_of(&fl->p->device, fl->p->m, collective, fl->p->places.at[la.out[0]].type.dim[1]);
     if (pz_node_has(n, PZ_TRAIT_DONOR)) PZ_TRY(add_fill(fl, fr, n, &la));
     if (n->op == PZ_OP_GEMM) PZ_TRY(finish_gemm(fl, fr, n, &la));
     if (n->op == PZ_OP_CALL) take_external_slots(fl, fr, n);

@@ -20,7 +20,7 @@ pz_gemm_shape pz_launch_shape(const pz_plan *p, const pz_launch *la) {
 }
 
 static pz_status gate_fill(pz_plan *p, pz_fill *f, pz_error *err) {
-    bool collective = pz_node_has(p->launches.at[f->donor].node, PZ_TRAIT_COLLECTIVE);
+    const pz_donor *donor = &p->launches.at[f->donor].donor, norm = pz_donor_of(&p->device, p->m, false, 0);
     int64_t bytes = 0, modelled_bytes = 0;
     int modelled = 0;
     double measured = 0; /* what zeroing takes by the tuned table; the rest by the gate's constants */
@@ -33,11 +33,11 @@ static pz_status gate_fill(pz_plan *p, pz_fill *f, pz_error *err) {
         f->n_active++;
         const pz_gemm_choices *c = &p->launches.at[sl->consumer].choices;
         if (c->tuned) /* the one with a zeroed output was measured with a rider of its own behind a norm */
-            measured += c->off.us - c->on.us + pz_gate_weigh(&p->device, p->m, false, sl->bytes, 0).added_us;
+            measured += c->off.us - c->on.us + pz_gate_weigh(&p->device, &norm, sl->bytes, 0).added_us;
         else
             modelled++, modelled_bytes += sl->bytes;
         double replaced = measured + pz_gate_replaced(&p->device, modelled_bytes, modelled);
-        PZ_TRY(pz_push(&f->gates, pz_gate_weigh(&p->device, p->m, collective, bytes, replaced), err));
+        PZ_TRY(pz_push(&f->gates, pz_gate_weigh(&p->device, donor, bytes, replaced), err));
     }
     f->level = choose_level(f, p->gate_mode);
     return PZ_OK;

@@ -15,7 +15,7 @@
     X(handshake, "what a GEMM needs to zero its own output, beyond the fill itself")                  \
     X(norm_base, "a norm takes norm_base + norm_row * r; r: its rows on a GPU, its waves on the CPU") \
     X(norm_row, "")                                                                                   \
-    X(ar_base, "the fused all-reduce takes ar_base + ar_row * rows")                                  \
+    X(ar_base, "the fused all-reduce takes ar_base + ar_row * rows, where no table has its ranks")    \
     X(ar_row, "")                                                                                     \
     X(rider, "what any rider adds to its donor, however small")
 typedef struct pz_gate_constants {
@@ -35,12 +35,18 @@ typedef struct pz_device {
     double bandwidth;                     /* bytes per us that all units together read */
     pz_gate_constants gate;
     const struct pz_tuned *tuned; /* borrowed (pz_device_tune); NULL: models alone */
+    int ranks;                    /* that collectives span; 0: not known, planned as 2 */
+    int one_shot; /* rows up to which a collective takes one step; 0: as the tuned table says, else PZ_ONE_SHOT_ROWS */
+    bool nccl;    /* NCCL gathers the ranks' parts */
 } pz_device;
 /* units 0: the table's number (this machine's processors if that is 0 too). E_NOTFOUND lists the devices. */
 pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *err);
 /* A GPU by the name that its driver gives it: "NVIDIA H200" is "h200"; sm: 90 for compute capability 9.0. One without a
  * row has the model of h200 under its own name. */
 void pz_device_gpu(const char *product, int sm, int units, pz_device *out);
+
+/* Collectives over so many ranks, as knobs ONE_SHOT and NCCL say. */
+pz_status pz_device_group(pz_device *dev, int ranks, pz_error *err);
 
 const char *pz_strategy_text(pz_strategy s);
 bool pz_strategy_adds(pz_strategy s);
@@ -81,6 +87,30 @@ pz_gemm_config pz_gemm_configure(const pz_device *dev, int64_t n, int64_t k, pz_
 /* Multiples of 32 (an mxfp4 block), the last split takes the rest. */
 int64_t pz_split_begin(int64_t k, int split, int s);
 
+/* ---- how a donor or a collective is launched ---- */
+/* How ranks of a GPU add up: enum suffix, text. */
+#define PZ_COLLECTIVE_TABLE(X)                                                          \
+    X(NONE, "none")         /* not on a GPU, or nothing to add up */                    \
+    X(ONE_SHOT, "one-shot") /* every rank sends its rows to all others */               \
+    X(TWO_STEP, "two-step") /* each row is added up by one rank, which sends the sum */ \
+    X(NCCL, "nccl")         /* NCCL gathers the rows of all ranks, a kernel of ours adds them */
+typedef enum pz_collective {
+#define PZ_COLLECTIVE_ENUM(id, text) PZ_COLLECTIVE_##id,
+    PZ_COLLECTIVE_TABLE(PZ_COLLECTIVE_ENUM)
+#undef PZ_COLLECTIVE_ENUM
+} pz_collective;
+const char *pz_collective_text(pz_collective kind); /* "one-shot" */
+
+/* A norm or a collective, with or without a norm, of m rows. The backend reads one_shot here. */
+typedef struct pz_donor {
+    pz_collective kind; /* of its first launch, where its rows are those of several */
+    int one_shot;       /* rows up to which it is ONE_SHOT; 0: no collective */
+    int m, blocks;      /* rows; on a GPU, blocks that take them (fewer than rows: each takes several in turn) */
+    double us;          /* of a norm or a collective with a norm, without a rider */
+} pz_donor;
+/* By the tuned table of the device, else by its model. hidden: of the collective's rows. */
+pz_donor pz_donor_of(const pz_device *dev, int m, bool collective, int64_t hidden);
+
 /* ---- gate ---- */
 /* Verdicts, their texts and the numbers are public: prezero/kernels.h. */
 typedef enum pz_gate_mode {
@@ -90,28 +120,28 @@ typedef enum pz_gate_mode {
     PZ_GATE_SHUT
 } pz_gate_mode; /* order of knob GATE's words */
 
-/* The rider of a GPU's donor: blocks of its own beside those of the rows, at most one a unit, first on units without a
- * row. The launch, the gate and the fit of its constants take it from here. */
+/* The rider of a GPU's donor: blocks of its own beside those that take rows (`busy`), at most one a unit, first on
+ * units without one. The launch, the gate and the fit of its constants take it from here. */
 enum { PZ_RIDER_BLOCK = 8192 }; /* bytes that a block stores at once */
 typedef struct pz_rider {
     int blocks;
     double busiest; /* bytes of one block at most */
-    double beside;  /* bytes a unit, of all units, that blocks on units with a row store */
+    double beside;  /* bytes a unit, of all units, that blocks on busy units store */
 } pz_rider;
-pz_rider pz_rider_of(int m, int64_t bytes, int units);
+pz_rider pz_rider_of(int busy, int64_t bytes, int units);
 
-/* bytes and slices of the level asked about; collective: the donor is the fused all-reduce.
+/* bytes and slices of the level asked about.
  *
- * A donor has one block a row. On a GPU all of them are resident together with the rider's: those on units without a
- * row add what outlasts the donor, those beside rows take their time from them.
+ * On a GPU the donor's blocks are resident together with the rider's: those on units without one of the donor's add
+ * what outlasts the donor, those beside rows take their time from them.
  * The CPU runs m rows in ceil(m / units) waves, and only the last wave leaves units idle. Hiding the fill there adds
  * what exceeds the time they have; doing it on all units after the rows adds all of it. The smaller of the two is taken
  * (without idle units the second).
  * On both `rider` comes on top. FREE: nothing is added. PAYS: less than what is replaced, a handshake a slice and the
  * same fill on all units. */
-pz_gate_result pz_gate_evaluate(const pz_device *dev, int m, bool collective, int64_t bytes, int slices);
+pz_gate_result pz_gate_evaluate(const pz_device *dev, const pz_donor *donor, int64_t bytes, int slices);
 /* The same where it is known what zeroing otherwise takes: replaced_us. */
-pz_gate_result pz_gate_weigh(const pz_device *dev, int m, bool collective, int64_t bytes, double replaced_us);
+pz_gate_result pz_gate_weigh(const pz_device *dev, const pz_donor *donor, int64_t bytes, double replaced_us);
 /* What zeroing `slices` outputs of together `bytes` inside their GEMMs takes by the constants. */
 double pz_gate_replaced(const pz_device *dev, int64_t bytes, int slices);
 
@@ -155,6 +185,7 @@ typedef struct pz_launch {
     pz_gemm_choices choices; /* GEMM: what gemm and strategy were chosen from */
     int slice;               /* GEMM with PREZERO: index into slices, else -1 */
     int fill;                /* donor: index into fills (its bytes are 0 at level 0), -1 */
+    pz_donor donor;          /* donor or collective */
     int workspace;           /* place, -1 */
     bool waits;              /* reads or overwrites what an earlier launch wrote or reads: griddepcontrol.wait first */
 } pz_launch;

@@ -43,6 +43,12 @@ static void add_gemm(pz_str *b, const pz_plan *p, const pz_launch *la) {
     pz_str_add(b, "}");
 }
 
+static void add_donor(pz_str *b, const pz_donor *d) {
+    pz_str_addf(b, " {%s, %d block%s", pz_collective_text(d->kind), d->blocks, d->blocks == 1 ? "" : "s");
+    if (d->blocks < d->m) pz_str_addf(b, " of %d rows", d->m);
+    pz_str_add(b, "}");
+}
+
 const char *pz_slice_inactive_reason(const pz_plan *p, const pz_slice *s) {
     if (s->active) return "";
     if (s->consumer < 0) return "nobody takes it";
@@ -95,6 +101,7 @@ static void add_launch(pz_str *b, const pz_plan *p, int i) {
     }
     pz_str_add(b, ")");
     if (la->op == PZ_OP_GEMM) add_gemm(b, p, la);
+    if (la->donor.kind != PZ_COLLECTIVE_NONE) add_donor(b, &la->donor);
     pz_str_add(b, "\n");
     if (la->fill >= 0) add_fill(b, p, &p->fills.at[la->fill]);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/tuned.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
@@ -8,8 +9,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/knobs.h"
+#include "plan/donor.h"
 
 enum { PZ_MAX_TILE = 256, PZ_MAX_SPLIT = 4096, PZ_MAX_BUCKET = 65536, PZ_WHERE = 200 };
+enum { PZ_TUNED_RANKS = 1024, PZ_TUNED_HIDDEN = 1 << 20 };
 
 /* ---- in memory ---- */
 void pz_tuned_free(pz_tuned *t) {
@@ -19,6 +22,7 @@ void pz_tuned_free(pz_tuned *t) {
     pz_free(t->date);
     pz_free(t->command);
     pz_vec_free(&t->rows);
+    pz_vec_free(&t->collectives);
     pz_free(t);
 }
 
@@ -162,6 +166,61 @@ pz_status pz_tuned_put(pz_tuned *t, const pz_tuned_row *row, pz_error *err) {
     return PZ_OK;
 }
 
+/* ---- collectives ---- */
+/* Index of the first one that is not before. */
+static int collective_at(const pz_tuned *t, int ranks, int64_t hidden) {
+    int i = 0;
+    while (i < t->collectives.n) {
+        const pz_tuned_collective *c = &t->collectives.at[i];
+        if (c->ranks > ranks || (c->ranks == ranks && c->hidden >= hidden)) break;
+        i++;
+    }
+    return i;
+}
+
+const pz_tuned_collective *pz_tuned_collective_find(const pz_tuned *t, int ranks, int64_t hidden) {
+    int at = collective_at(t, ranks, hidden);
+    for (int i = at; i >= 0 && i >= at - 1; i--)
+        if (i < t->collectives.n && t->collectives.at[i].ranks == ranks) return &t->collectives.at[i];
+    return NULL;
+}
+
+const pz_tuned_collective *pz_tuned_collective_exact(const pz_tuned *t, int ranks, int hidden) {
+    const pz_tuned_collective *c = pz_tuned_collective_find(t, ranks, hidden);
+    return c && c->hidden == hidden ? c : NULL;
+}
+
+static bool is_time(double us) {
+    return isfinite(us) && us >= 0;
+}
+
+static pz_status check_collective(const pz_tuned_collective *c, const char *where, pz_status code, pz_error *err) {
+    const struct {
+        const char *name;
+        int value, lo, hi;
+    } numbers[] = {{"ranks", c->ranks, 2, PZ_TUNED_RANKS},
+                   {"hidden", c->hidden, 1, PZ_TUNED_HIDDEN},
+                   {"one_shot", c->one_shot, 1, PZ_GROUP_ROWS}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].value < numbers[i].lo || numbers[i].value > numbers[i].hi)
+            return pz_fail(err, code, "%s: \"%s\" is %d, expected %d to %d", where, numbers[i].name, numbers[i].value,
+                           numbers[i].lo, numbers[i].hi);
+    if (is_time(c->ar_base) && is_time(c->ar_row)) return PZ_OK;
+    return pz_fail(err, code, "%s: \"ar_base\" is %g and \"ar_row\" %g, expected 0 or more", where, c->ar_base,
+                   c->ar_row);
+}
+
+pz_status pz_tuned_put_collective(pz_tuned *t, const pz_tuned_collective *row, pz_error *err) {
+    PZ_TRY(check_collective(row, "a collective", PZ_E_INVAL, err));
+    int at = collective_at(t, row->ranks, row->hidden);
+    if (!pz_tuned_collective_exact(t, row->ranks, row->hidden)) {
+        PZ_TRY(pz_push(&t->collectives, *row, err));
+        memmove(&t->collectives.at[at + 1], &t->collectives.at[at], (size_t)(t->collectives.n - 1 - at) * sizeof *row);
+    }
+    t->collectives.at[at] = *row;
+    return PZ_OK;
+}
+
 /* ---- reading ---- */
 static pz_status check_keys(const json_t *obj, const char *const *known, int n, const char *where, pz_error *err) {
     if (!json_is_object(obj)) return pz_fail(err, PZ_E_FORMAT, "%s: is not an object", where);
@@ -264,9 +323,42 @@ static pz_status read_gate(pz_tuned *t, const json_t *root, pz_error *err) {
     return PZ_OK;
 }
 
+static pz_status read_collective(pz_tuned *t, const json_t *row, int number, pz_error *err) {
+    static const char *const keys[] = {"kernels", "ranks", "hidden", "one_shot", "ar_base", "ar_row"};
+    char where[PZ_WHERE];
+    const char *kernels;
+    pz_tuned_collective c;
+    snprintf(where, sizeof where, "%.100s: collective %d", t->source, number);
+    PZ_TRY(CHECK_KEYS(row, keys, where, err));
+    PZ_TRY(pz_json_get_str(row, "kernels", true, &kernels, where, err));
+    PZ_TRY(read_int(row, "ranks", INT_MIN, INT_MAX, &c.ranks, where, err));
+    PZ_TRY(read_int(row, "hidden", INT_MIN, INT_MAX, &c.hidden, where, err));
+    PZ_TRY(read_int(row, "one_shot", INT_MIN, INT_MAX, &c.one_shot, where, err));
+    PZ_TRY(pz_json_get_double(row, "ar_base", true, &c.ar_base, where, err));
+    PZ_TRY(pz_json_get_double(row, "ar_row", true, &c.ar_row, where, err));
+    PZ_TRY(check_collective(&c, where, PZ_E_FORMAT, err));
+    if (!pz_streq(kernels, PZ_REDUCE_KERNEL_VERSION)) {
+        t->stale_collectives++;
+        return PZ_OK;
+    }
+    if (pz_tuned_collective_exact(t, c.ranks, c.hidden))
+        return pz_fail(err, PZ_E_FORMAT, "%s: there is another one of %d ranks and hidden %d", where, c.ranks,
+                       c.hidden);
+    return pz_tuned_put_collective(t, &c, err);
+}
+
+static pz_status read_collectives(pz_tuned *t, const json_t *root, pz_error *err) {
+    const json_t *list;
+    PZ_TRY(pz_json_get_node(root, "collectives", JSON_ARRAY, &list, t->source, err));
+    for (size_t i = 0; list && i < json_array_size(list); i++)
+        PZ_TRY(read_collective(t, json_array_get(list, i), (int)i + 1, err));
+    return PZ_OK;
+}
+
 static pz_status read_table(pz_tuned *t, const json_t *root, const pz_device *dev, pz_error *err) {
     const json_t *rows;
     PZ_TRY(read_gate(t, root, err));
+    PZ_TRY(read_collectives(t, root, err));
     PZ_TRY(pz_json_get_node(root, "rows", JSON_ARRAY, &rows, t->source, err));
     if (!rows) return pz_fail(err, PZ_E_FORMAT, "%s: \"rows\" is missing", t->source);
     for (size_t i = 0; i < json_array_size(rows); i++) PZ_TRY(read_row(t, json_array_get(rows, i), (int)i + 1, err));
@@ -275,12 +367,14 @@ static pz_status read_table(pz_tuned *t, const json_t *root, const pz_device *de
     if (fresh) return PZ_OK;
     t->stale = t->rows.n;
     t->rows.n = 0;
+    t->stale_collectives += t->collectives.n;
+    t->collectives.n = 0;
     forget_constants(t);
     return PZ_OK;
 }
 
 static pz_status read_header(const json_t *root, const char *source, pz_tuned **out, pz_error *err) {
-    static const char *const keys[] = {"device", "units", "kernels", "date", "command", "gate", "rows"};
+    static const char *const keys[] = {"device", "units", "kernels", "date", "command", "gate", "collectives", "rows"};
     const char *device, *kernels, *date, *command;
     int units;
     PZ_TRY(CHECK_KEYS(root, keys, source, err));
@@ -397,6 +491,21 @@ static void add_gate(pz_str *b, const pz_gate_constants *g) {
     }
 }
 
+static void add_collectives(pz_str *b, const pz_tuned *t) {
+    if (!t->collectives.n) return;
+    pz_str_add(b, ",\n  \"collectives\": [");
+    for (int i = 0; i < t->collectives.n; i++) {
+        const pz_tuned_collective *c = &t->collectives.at[i];
+        pz_str_addf(b, "%s\n    {\"kernels\": \"%s\", \"ranks\": %d, \"hidden\": %d, \"one_shot\": %d, \"ar_base\": ",
+                    i ? "," : "", PZ_REDUCE_KERNEL_VERSION, c->ranks, c->hidden, c->one_shot);
+        add_number(b, c->ar_base);
+        pz_str_add(b, ", \"ar_row\": ");
+        add_number(b, c->ar_row);
+        pz_str_add(b, "}");
+    }
+    pz_str_add(b, "\n  ]");
+}
+
 pz_status pz_tuned_text(const pz_tuned *t, char **out, pz_error *err) {
     pz_str b = {0};
     pz_str_add(&b, "{\n  \"device\": ");
@@ -409,7 +518,9 @@ pz_status pz_tuned_text(const pz_tuned *t, char **out, pz_error *err) {
     add_text(&b, t->command);
     pz_str_add(&b, ",\n  \"gate\": {");
     add_gate(&b, &t->gate);
-    pz_str_add(&b, "},\n  \"rows\": [");
+    pz_str_add(&b, "}");
+    add_collectives(&b, t);
+    pz_str_add(&b, ",\n  \"rows\": [");
     for (int i = 0; i < t->rows.n; i++) {
         pz_str_add(&b, i ? ",\n" : "\n");
         add_row(&b, &t->rows.at[i]);

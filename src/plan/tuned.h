@@ -13,6 +13,13 @@ typedef struct pz_tuned_row {
     double cublaslt_us; /* the best of cuBLASLt in the same run, 0: not measured */
 } pz_tuned_row;
 
+/* The fused all-reduce of so many ranks over rows of `hidden`. */
+typedef struct pz_tuned_collective {
+    int ranks, hidden;      /* the key */
+    int one_shot;           /* rows up to which one step is not slower than two */
+    double ar_base, ar_row; /* m rows take ar_base + ar_row * m, us */
+} pz_tuned_collective;
+
 /* Constants of the gate that the table gives; NaN: not measured, the device's model stays. */
 typedef struct pz_tuned {
     char device[PZ_DEVICE_NAME];
@@ -20,14 +27,17 @@ typedef struct pz_tuned {
     char *source;                   /* "built in" or the file, for messages */
     char *kernels, *date, *command; /* version of the kernels; "2026-01-31"; what was typed */
     pz_gate_constants gate;
-    PZ_VEC(pz_tuned_row) rows; /* sorted by n, k, weight, accum, m */
-    int stale;                 /* rows that were read and are not used */
+    PZ_VEC(pz_tuned_row) rows;               /* sorted by n, k, weight, accum, m */
+    PZ_VEC(pz_tuned_collective) collectives; /* sorted by ranks, hidden */
+    int stale;                               /* rows that were read and are not used */
+    int stale_collectives;                   /* the same of collectives */
 } pz_tuned;
 
 /* An empty table for this device and these kernels. */
 pz_status pz_tuned_new(const pz_device *dev, const char *command, pz_tuned **out, pz_error *err);
 /* Reads the text of a table. E_FORMAT names the row and the key. Rows for another device, number of units or version of
- * the kernels are checked like all others, then dropped and counted, and so are the gate's constants. */
+ * the kernels are checked like all others, then dropped and counted, and so are the gate's constants. Collectives name
+ * the version of their own kernel (PZ_REDUCE_KERNEL_VERSION), each. */
 pz_status pz_tuned_parse(const char *text, size_t size, const char *source, const pz_device *dev, pz_tuned **out,
                          pz_error *err);
 pz_status pz_tuned_load(const char *path, const pz_device *dev, pz_tuned **out, pz_error *err);
@@ -47,6 +57,12 @@ pz_status pz_tuned_put(pz_tuned *t, const pz_tuned_row *row, pz_error *err);
  * shape's; NULL if there is none. */
 const pz_tuned_row *pz_tuned_find(const pz_tuned *t, const pz_gemm_shape *shape);
 const pz_tuned_row *pz_tuned_exact(const pz_tuned *t, const pz_gemm_shape *shape);
+
+/* The row of exactly these ranks and this width is replaced or added. E_INVAL for one that parse would refuse. */
+pz_status pz_tuned_put_collective(pz_tuned *t, const pz_tuned_collective *row, pz_error *err);
+/* Of the same ranks the one with the smallest hidden that is not below, else the widest; NULL if there is none. */
+const pz_tuned_collective *pz_tuned_collective_find(const pz_tuned *t, int ranks, int64_t hidden);
+const pz_tuned_collective *pz_tuned_collective_exact(const pz_tuned *t, int ranks, int hidden);
 
 /* The device decides by the table from now on: its rows and its constants. NULL, or one whose rows are all stale,
  * changes no decision. The table must outlive the device and every plan made for it. */

@@ -215,8 +215,8 @@ pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_e
 void pz_cuda_group_close(pz_backend *b) {
     (void)b;
 }
-pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err) {
-    (void)b, (void)hidden, (void)err;
+pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, int one_shot, pz_error *err) {
+    (void)b, (void)hidden, (void)one_shot, (void)err;
     return PZ_OK;
 }
 pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err) {

@@ -96,7 +96,7 @@ pz_status pz_cuda_check_i32(const pz_cuda_run *r, const pz_launch *l, const char
                             pz_error *err);
 pz_status pz_cuda_check_vector(const pz_cuda_run *r, const pz_launch *l, const char *operand, int64_t n, pz_error *err);
 /* In a check: the launch is a collective over rows of `hidden`. */
-void pz_cuda_want_group(pz_cuda_run *r, int hidden);
+void pz_cuda_want_group(pz_cuda_run *r, const pz_launch *l, int hidden);
 /* In a check: asks for `bytes` of scratch for this launch. */
 void pz_cuda_want(pz_cuda_run *r, const pz_launch *l, size_t bytes);
 

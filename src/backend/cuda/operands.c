@@ -75,8 +75,9 @@ void *pz_cuda_scratch(const pz_cuda_run *r, const pz_launch *l) {
     return part->bytes ? (unsigned char *)r->state->scratch.data + part->offset : NULL;
 }
 
-void pz_cuda_want_group(pz_cuda_run *r, int hidden) {
+void pz_cuda_want_group(pz_cuda_run *r, const pz_launch *l, int hidden) {
     if (hidden > r->state->hidden) r->state->hidden = hidden;
+    if (l->donor.one_shot > r->state->one_shot) r->state->one_shot = l->donor.one_shot;
 }
 
 /* ---- checks ---- */

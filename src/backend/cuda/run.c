@@ -70,7 +70,7 @@ static pz_status prepare(pz_backend *b, const pz_plan *plan, pz_cuda_plan *s, pz
     if (!s->parts) return PZ_NOMEM(err);
     pz_cuda_run r = {.b = b, .plan = plan, .state = s, .m = plan->m};
     PZ_TRY(check_launches(&r, err));
-    if (b->group) PZ_TRY(pz_cuda_group_reserve(b, s->hidden, err));
+    if (b->group) PZ_TRY(pz_cuda_group_reserve(b, s->hidden, s->one_shot, err));
     PZ_TRY(reserve_scratch(b, s, err));
     return pz_push(&b->plans, s, err);
 }

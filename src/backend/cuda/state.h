@@ -42,7 +42,8 @@ typedef struct pz_cuda_plan {
     pz_cuda_scratch_part *parts; /* [launches] */
     pz_cuda_block scratch;
     pz_cuda_addresses used; /* by the runs so far, and by the graph; arena NULL before the first */
-    int hidden;             /* longest row of a collective over several ranks, 0: there is none */
+    int hidden, one_shot;   /* longest row of a collective over several ranks, and most rows that it takes in one step;
+                               0: there is none */
     bool loaded; /* several ranks: everything that a run needs is there, so that nothing waits for another's kernels */
     cudaGraphExec_t graph;
     cudaEvent_t *events; /* [launches + 1], made at the first timed run */

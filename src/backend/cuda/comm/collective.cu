@@ -24,6 +24,8 @@
 #include "backend/cuda/norm/norm.cuh"
 #include "backend/cuda/norm/norm.h"
 
+static_assert((int)THREADS == (int)PZ_DONOR_THREADS, "what the gate takes for a block of a collective");
+
 namespace {
 
 enum : uint32_t { EMPTY = 0xffffffffu, INSTEAD = 0x7fffffffu };
@@ -277,14 +279,10 @@ __device__ __forceinline__ void empty_buffer(const reduce_params &p, uint32_t bu
         at[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
 }
 
-/* Blocks that a multiprocessor holds at once. */
-constexpr int residents(int vectors, int ranks) {
-    return vectors <= 2 && ranks == 2 ? 2 : 1;
-}
-
 /* Payload: what partial sums are sent as, BF16 if x is, else F32. Elem: of res, r and y. RANKS: at most. */
 template <int NV, int Payload, int Elem, int RANKS, bool TWO_STEP>
-__global__ void __launch_bounds__(THREADS, residents(NV, RANKS)) reduce(const __grid_constant__ reduce_params p) {
+__global__ void __launch_bounds__(THREADS, PZ_GROUP_RESIDENTS(NV, RANKS))
+    reduce(const __grid_constant__ reduce_params p) {
     const norm_params &n = p.n;
     if (!n.late) pz_trigger();
     if ((int)blockIdx.x >= p.blocks) {
@@ -414,8 +412,7 @@ reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int fir
     const int64_t parts = two_step ? (m + p.ranks - 1) / p.ranks : m;
     p.sums_at = (uint32_t)parts * p.ranks * part;
     p.use = (p.sums_at + (two_step ? (uint32_t)m * a->hidden * pz_elem_bytes(a->r.elem) : 0)) / 16;
-    const int vectors = (a->hidden / 8 + THREADS - 1) / THREADS;
-    const int blocks = g->blocks ? g->blocks : units * residents(vectors, two_step ? PZ_MAX_RANKS : g->ranks) / 2;
+    const int blocks = g->blocks ? g->blocks : pz_group_blocks(a->hidden, g->ranks, two_step, units);
     p.blocks = m < blocks ? m : blocks;
     return p;
 }
@@ -444,7 +441,7 @@ extern "C" pz_status pz_cuda_reduce_norm(const pz_norm_args *a, const pz_group_v
         const int m = a->m - first < PZ_GROUP_ROWS ? a->m - first : PZ_GROUP_ROWS;
         const bool two_step = m > g->one_shot && !g->gathered;
         const reduce_params p = make_params(a, g, first, m, two_step, units);
-        const int rider = p.n.zero_words ? pz_rider_of(m, (int64_t)a->zero_bytes, units).blocks : 0;
+        const int rider = p.n.zero_words ? pz_rider_of(p.blocks, (int64_t)a->zero_bytes, units).blocks : 0;
         PZ_TRY(pz_cuda_launch(choose(a->x.elem, a->r.elem, g->ranks, two_step, a->hidden), dim3(p.blocks + rider),
                               dim3(THREADS), 0, (cudaStream_t)a->stream, a->dependent != 0 || first > 0,
                               "fused_allreduce_rmsnorm", err, p));

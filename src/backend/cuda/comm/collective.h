@@ -4,6 +4,7 @@
 #define PZ_CUDA_COLLECTIVE_H
 
 #include "backend/cuda/cuda.h"
+#include "plan/donor.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,7 +13,6 @@ extern "C" {
 enum {
     PZ_GROUP_HEADER = 256, /* bytes of a workspace before its buffers */
     PZ_GROUP_BUFFERS = 3,
-    PZ_GROUP_ROWS = 256, /* rows of one launch at most; more are several launches */
     PZ_GATHERED_ROWS = 128,
     PZ_GROUP_EMPTY = 0xff /* every byte of a buffer that nothing has been written to */
 };

@@ -15,7 +15,8 @@ typedef struct shown {
 struct pz_cuda_group {
     pz_comm *comm;
     pz_group_view view;
-    int hidden; /* of the rows that there is room for */
+    int hidden, rows; /* there is room for, in one step; of `hidden` elements */
+    int one_shot;     /* for all launches; 0: as each says */
     pz_cuda_block memory;
     pz_cuda_pinned missing;
     shown mine;
@@ -27,15 +28,15 @@ struct pz_cuda_group {
 pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err) {
     pz_comm *comm = opts->comm;
     if (!comm || pz_comm_ranks(comm) < 2) return PZ_OK;
-    int one_shot = opts->one_shot ? opts->one_shot : PZ_ONE_SHOT_ROWS;
-    if (one_shot < 1 || one_shot > PZ_GROUP_ROWS)
-        return pz_fail(err, PZ_E_RANGE, "one_shot %d: must be 1 to %d rows", one_shot, PZ_GROUP_ROWS);
+    if (opts->one_shot < 0 || opts->one_shot > PZ_GROUP_ROWS)
+        return pz_fail(err, PZ_E_RANGE, "one_shot %d: must be 1 to %d rows, or 0", opts->one_shot, PZ_GROUP_ROWS);
     pz_cuda_group *g = b->group = pz_calloc(1, sizeof *g);
     if (!g) return PZ_NOMEM(err);
     g->comm = comm;
     g->want_nccl = opts->nccl;
     g->mine.device = b->device;
-    g->view = (pz_group_view){.rank = pz_comm_rank(comm), .ranks = pz_comm_ranks(comm), .one_shot = one_shot};
+    g->one_shot = opts->one_shot;
+    g->view = (pz_group_view){.rank = pz_comm_rank(comm), .ranks = pz_comm_ranks(comm)};
     g->view.timeout_ms = pz_comm_timeout_ms(comm);
     PZ_TRY(pz_cuda_pinned_grow(&g->missing, sizeof *g->view.missing, err));
     g->view.missing = g->missing.data;
@@ -138,8 +139,9 @@ static pz_status meet_others(pz_backend *b, pz_error *err) {
     return pz_comm_barrier(g->comm, err); /* all have read what is shown, and can reach each other */
 }
 
-static pz_status new_memory(pz_backend *b, int hidden, pz_error *err) {
+static pz_status new_memory(pz_backend *b, int hidden, int rows, pz_error *err) {
     pz_cuda_group *g = b->group;
+    g->view.one_shot = rows;
     int64_t buffer = pz_group_buffer_bytes(&g->view, hidden), bytes = PZ_GROUP_HEADER + PZ_GROUP_BUFFERS * buffer;
     if (bytes > UINT32_MAX)
         return pz_fail(err, PZ_E_UNSUPPORTED, "collectives over %d ranks of rows of %d: their buffers exceed 4 GiB",
@@ -152,16 +154,20 @@ static pz_status new_memory(pz_backend *b, int hidden, pz_error *err) {
     PZ_CUDA_TRY(cudaStreamSynchronize(b->stream), err);
     g->view.buffer_bytes = buffer;
     g->hidden = hidden;
+    g->rows = rows;
     return PZ_OK;
 }
 
-pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err) {
+pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, int one_shot, pz_error *err) {
     pz_cuda_group *g = b->group;
-    if (hidden <= g->hidden) return PZ_OK;
+    int rows = g->one_shot ? g->one_shot : one_shot;
+    if (hidden == 0 || (hidden <= g->hidden && rows <= g->rows)) return PZ_OK;
+    if (rows < g->rows) rows = g->rows;
+    if (hidden < g->hidden) hidden = g->hidden;
     PZ_CUDA_TRY(cudaStreamSynchronize(b->stream), err);
     PZ_TRY(pz_comm_barrier(g->comm, err)); /* nobody writes to the old buffers any more */
     g->met = false;                        /* nor does this rank, should it fail: the others free theirs */
-    PZ_TRY(new_memory(b, hidden, err));
+    PZ_TRY(new_memory(b, hidden, rows, err));
     return meet_others(b, err);
 }
 
@@ -173,9 +179,10 @@ pz_nccl *pz_cuda_group_nccl(const pz_backend *b) {
     return b->group ? b->group->nccl : NULL;
 }
 
-pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone) {
+pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone, int one_shot) {
     pz_group_view view = b->group->view;
     view.alone = alone;
+    view.one_shot = b->group->one_shot ? b->group->one_shot : one_shot;
     return view;
 }
 

@@ -8,14 +8,13 @@
 
 typedef struct pz_cuda_group pz_cuda_group;
 
-enum { PZ_ONE_SHOT_ROWS = 64 };
-
 /* b->group for opts->comm, if that has several ranks; E_RANGE for opts->one_shot. */
 pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err);
 /* Waits for the devices of all ranks, as a rank that is late may still write here. Does nothing without a group. */
 void pz_cuda_group_close(pz_backend *b);
-/* Meets. Room for rows of `hidden`, 0: none. May give the workspaces new addresses. */
-pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, pz_error *err);
+/* Meets. Room for rows of `hidden`, up to `one_shot` of them in one step; hidden 0: none. May give the workspaces new
+ * addresses. */
+pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, int one_shot, pz_error *err);
 /* Where ranks cannot write to each other's memory: what gathers their parts. NULL: they can. */
 struct pz_nccl *pz_cuda_group_nccl(const pz_backend *b);
 /* Waits for the stream no longer than the time-out, then as pz_cuda_group_check. */
@@ -31,7 +30,7 @@ pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err);
 pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why);
 /* The workspace, NULL before it is reserved: captured graphs hold its address. */
 const void *pz_cuda_group_workspace(const pz_backend *b);
-/* For a launch; alone as in the view. */
-pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone);
+/* For a launch; alone and one_shot as in the view, where opts->one_shot was 0. */
+pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone, int one_shot);
 
 #endif

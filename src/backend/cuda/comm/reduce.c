@@ -21,8 +21,8 @@ static pz_status gather(const pz_cuda_run *r, const pz_norm_args *a, const pz_gr
     return pz_nccl_all_gather(pz_cuda_group_nccl(r->b), p.y.data, all, bytes, r->stream, err);
 }
 
-static pz_status reduce(const pz_cuda_run *r, const pz_norm_args *all, pz_error *err) {
-    pz_group_view view = pz_cuda_group_view(r->b, r->alone);
+static pz_status reduce(const pz_cuda_run *r, const pz_launch *l, const pz_norm_args *all, pz_error *err) {
+    pz_group_view view = pz_cuda_group_view(r->b, r->alone, l->donor.one_shot);
     if (!view.gathered) return pz_cuda_reduce_norm(all, &view, err);
     for (int first = 0; first < all->m; first += PZ_GATHERED_ROWS) {
         pz_norm_args a = *all;
@@ -43,20 +43,20 @@ static pz_status reduce(const pz_cuda_run *r, const pz_norm_args *all, pz_error 
 /* ---- fused_allreduce_rmsnorm ---- */
 pz_status pz_cuda_check_reduce_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
     PZ_TRY(pz_cuda_check_norm(r, l, err));
-    if (r->b->group) pz_cuda_want_group(r, columns(r, l));
+    if (r->b->group) pz_cuda_want_group(r, l, columns(r, l));
     return PZ_OK;
 }
 
 pz_status pz_cuda_run_reduce_norm(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
     if (!r->b->group) return pz_cuda_run_norm(r, l, err);
     pz_norm_args a = pz_cuda_norm_args(r, l);
-    return reduce(r, &a, err);
+    return reduce(r, l, &a, err);
 }
 
 /* ---- all_reduce ---- */
 pz_status pz_cuda_check_all_reduce(pz_cuda_run *r, const pz_launch *l, pz_error *err) {
     PZ_TRY(pz_cuda_check_add(r, l, err));
-    if (r->b->group) pz_cuda_want_group(r, columns(r, l));
+    if (r->b->group) pz_cuda_want_group(r, l, columns(r, l));
     return PZ_OK;
 }
 
@@ -69,5 +69,5 @@ pz_status pz_cuda_run_all_reduce(pz_cuda_run *r, const pz_launch *l, pz_error *e
                       .hidden = columns(r, l),
                       .dependent = r->dependent,
                       .stream = r->stream};
-    return reduce(r, &a, err);
+    return reduce(r, l, &a, err);
 }

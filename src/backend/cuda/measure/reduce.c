@@ -12,6 +12,7 @@
 #include "backend/cuda/state.h"
 #include "base/fixed.h"
 #include "comm/crew.h"
+#include "plan/tuned.h"
 
 enum { ALIGN = 256 };
 static const float eps = 1e-6f;
@@ -25,6 +26,7 @@ typedef struct member {
     pz_backend *b; /* for its group */
     pz_nccl *nccl; /* NULL: none, as no_nccl says */
     pz_error no_nccl;
+    int one_shot;
     size_t stride; /* bytes of one x */
     unsigned char *x;
     void *res, *r, *y, *sum, *zero;
@@ -80,7 +82,7 @@ static pz_status run_link(void *ctx, int number, pz_error *err) {
         return l->c->kind == PZ_REDUCE_NCCL ? PZ_OK : pz_cuda_rms_norm(&a, err);
     }
     if (l->c->kind == PZ_REDUCE_ALL_REDUCE) a.y.data = a.res.data = a.x_norm = NULL, a.w = NULL;
-    pz_group_view view = pz_cuda_group_view(k->b, l->alone);
+    pz_group_view view = pz_cuda_group_view(k->b, l->alone, k->one_shot);
     return pz_cuda_reduce_norm(&a, &view, err);
 }
 
@@ -108,6 +110,21 @@ static pz_status make_data(member *k, pz_error *err) {
     return k->host_x && k->host_r && k->chains ? pz_lab_wait(lab, err) : PZ_NOMEM(err);
 }
 
+/* As a plan on this device would say. */
+static pz_status choose_one_shot(member *k, pz_error *err) {
+    const pz_measure_reduce_spec *s = k->race->spec;
+    pz_device device;
+    pz_tuned *tuned;
+    pz_cuda_backend.device(k->b, &device);
+    PZ_TRY(pz_tuned_open(&device, &tuned, err));
+    pz_device_tune(&device, tuned);
+    device.ranks = s->ranks;
+    device.one_shot = s->one_shot;
+    k->one_shot = pz_donor_of(&device, s->m, true, s->hidden).one_shot;
+    pz_tuned_free(tuned);
+    return PZ_OK;
+}
+
 static void free_chains(member *k) {
     for (int i = 0; i < k->race->n_cases && k->chains; i++) pz_lab_chain_free(&k->chains[i]);
 }
@@ -124,14 +141,13 @@ static pz_status wait_for_ranks(void *ctx, pz_error *err) {
 
 static pz_status open_member(member *k, pz_error *err) {
     const pz_measure_reduce_spec *s = k->race->spec;
-    pz_backend_options o = {.device = s->device + pz_comm_rank(k->comm),
-                            .comm = k->comm,
-                            .share_device = s->share_device != 0,
-                            .one_shot = s->one_shot};
+    pz_backend_options o = {
+        .device = s->device + pz_comm_rank(k->comm), .comm = k->comm, .share_device = s->share_device != 0};
     PZ_TRY(pz_cuda_backend.open(&o, &k->b, err));
     PZ_TRY(pz_lab_open(&k->lab, k->b->device, err));
     PZ_TRY(make_data(k, err));
-    PZ_TRY(pz_cuda_group_reserve(k->b, s->hidden, err));
+    PZ_TRY(choose_one_shot(k, err));
+    PZ_TRY(pz_cuda_group_reserve(k->b, s->hidden, k->one_shot, err));
     pz_status st = pz_nccl_open(k->comm, &k->nccl, &k->no_nccl);
     if (st == PZ_OK) k->lab.wait = wait_for_ranks, k->lab.wait_ctx = k;
     return st == PZ_OK || st == PZ_E_UNSUPPORTED ? PZ_OK : pz_fail(err, st, "%s", k->no_nccl.msg);
