@@ -360,6 +360,30 @@ static void test_best(void **state) {
     expect_pair(&c[2], 8 + 3);
 }
 
+/* A geometry that the model does not list, two steps from what it lists. */
+static const pz_gemm_config hidden = {.tile_n = 48, .split = 17, .family = PZ_GEMM_SKINNY, .warps = 3};
+static double by_distance(const pz_gemm_args *a) {
+    const pz_gemm_config *c = &a->config;
+    return 4 + 2 * (c->family != hidden.family) + abs(c->tile_n - hidden.tile_n) / 64.0 +
+           0.1 * abs(c->split - hidden.split) + 0.25 * abs(c->warps - hidden.warps) + 0.1 * (c->depth != hidden.depth);
+}
+
+static void test_search(void **state) {
+    (void)state;
+    pz_measure_case c = {.accum = PZ_ACCUM_F32, .strategy = PZ_ZERO_PREZERO, .config = {.stages = PZ_MEASURE_BEST}};
+    pz_measure_spec s = spec_of();
+    pz_measure_times norm = {0};
+    s.m = 1;
+    s.n = 96;
+    s.k = 4096;
+    s.copies = 1;
+    fake.gemm_us = by_distance;
+    assert_ok(pz_cuda_measure_gemm(&s, &c, 1, &norm, NULL, NULL, &err), &err);
+    assert_int_equal(c.status, PZ_OK);
+    assert_memory_equal(&c.used, &hidden, sizeof hidden);
+    assert_in_range(c.tried, 40, 256);
+}
+
 /* DEFAULT is what the library chooses; where it chooses another strategy, that one's geometry. */
 static void test_default(void **state) {
     (void)state;
@@ -522,6 +546,7 @@ int main(void) {
         FAKE_TEST(test_missing_wait),
         FAKE_TEST(test_does_not_fit),
         FAKE_TEST(test_best),
+        FAKE_TEST(test_search),
         FAKE_TEST(test_default),
         FAKE_TEST(test_copies),
         FAKE_TEST(test_progress),

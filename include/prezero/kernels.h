@@ -224,8 +224,8 @@ typedef struct pz_measure_case {
     pz_accum accum; /* family CUBLASLT: the type of the output, BF16 or F32 */
     pz_strategy strategy;
     /* Family DEFAULT: as the library would choose; with stages PZ_MEASURE_BEST the fastest in a short run of the
-     * geometries that the cost model ranks first. CUBLASLT: stages is the number of the heuristic, PZ_MEASURE_BEST the
-     * fastest of all heuristics in a short run. */
+     * geometries that the cost model ranks first and of neighbours of the fastest. CUBLASLT: stages is the number of
+     * the heuristic, PZ_MEASURE_BEST the fastest of all heuristics in a short run. */
     pz_gemm_config config;
     int serial; /* 1: norm and GEMM start when the kernel before has ended; 0: programmatic dependent launch. cuBLASLt
                    is always serial */

@@ -6,7 +6,7 @@
 #include "backend/cuda/measure/bench.h"
 #include "plan/cost.h"
 
-enum { FINALISTS = 4, FINAL_ROUNDS = 5, MAX_TRIED = 256, QUICK_REPLAYS = 3 };
+enum { FINALISTS = 4, STEPS = 2, FINAL_ROUNDS = 5, MAX_TRIED = 256, QUICK_REPLAYS = 3 };
 static const double final_us = 500;
 
 /* ---- without measuring ---- */
@@ -44,24 +44,42 @@ typedef struct search {
     pz_error last;          /* why a configuration was not taken */
 } search;
 
+static void add(search *s, const pz_gemm_config *config) {
+    for (int i = 0; i < s->n_configs; i++)
+        if (memcmp(&s->configs[i], config, sizeof *config) == 0) return;
+    if (s->n_configs < MAX_TRIED) s->configs[s->n_configs++] = *config;
+}
+
 static pz_status collect(search *s, pz_error *err) {
     pz_bench *b = s->bench;
     if (s->c->config.family == PZ_GEMM_CUBLASLT) {
         pz_rival *rival;
         PZ_TRY(pz_bench_rival(b, s->c->accum, &rival, err));
         int n = pz_rival_heuristics(rival);
-        for (int i = 0; i < n && i < MAX_TRIED; i++)
-            s->configs[s->n_configs++] = (pz_gemm_config){.split = 1, .family = PZ_GEMM_CUBLASLT, .stages = i};
+        for (int i = 0; i < n; i++) add(s, &(pz_gemm_config){.split = 1, .family = PZ_GEMM_CUBLASLT, .stages = i});
         return PZ_OK;
     }
     pz_gemm_candidate candidates[PZ_MAX_CANDIDATES];
     pz_gemm_shape shape = shape_of(b, s->c);
     bool split = s->c->strategy != PZ_ZERO_NONE;
     int n = pz_gemm_candidates(&b->device, &shape, candidates, PZ_MAX_CANDIDATES);
-    s->configs[s->n_configs++] = choose(b, s->c);
+    pz_gemm_config chosen = choose(b, s->c);
+    add(s, &chosen);
     for (int i = 0; i < n; i++)
-        if ((candidates[i].config.split > 1) == split) s->configs[s->n_configs++] = candidates[i].config;
+        if ((candidates[i].config.split > 1) == split) add(s, &candidates[i].config);
     return PZ_OK;
+}
+
+/* One step away from the fastest, and their other depths. */
+static void collect_near(search *s) {
+    pz_gemm_shape shape = shape_of(s->bench, s->c);
+    pz_gemm_config to[PZ_MAX_NEIGHBOURS], depths[PZ_MAX_VARIANTS];
+    for (int i = 0; i < s->n; i++) {
+        const pz_gemm_config *from = &s->at[i].entry.used;
+        int n = pz_gemm_neighbours(&shape, from, to), variants = pz_gemm_variants(&shape, from, depths);
+        for (int k = 0; k < n; k++) add(s, &to[k]);
+        for (int k = 0; k < variants; k++) add(s, &depths[k]);
+    }
 }
 
 /* Times one configuration and keeps it if it is among the fastest. One that does not fit, or is wrong, is passed over.
@@ -105,9 +123,12 @@ static pz_status decide(search *s, int *best, pz_error *err) {
 }
 
 static pz_status run_search(search *s, pz_bench_entry *out, pz_error *err) {
-    int best = 0;
+    int best = 0, tried = 0;
     PZ_TRY(collect(s, err));
-    for (int i = 0; i < s->n_configs; i++) PZ_TRY(try_one(s, &s->configs[i], err));
+    for (int step = 0; step <= STEPS; step++) {
+        if (step > 0) collect_near(s);
+        for (; tried < s->n_configs; tried++) PZ_TRY(try_one(s, &s->configs[tried], err));
+    }
     if (s->n == 0) {
         if (s->n_configs == 0) return pz_fail(err, PZ_E_UNSUPPORTED, "no configuration fits this shape");
         return pz_fail(err, s->last.code, "none of %d configurations: %s", s->n_configs, s->last.msg);
