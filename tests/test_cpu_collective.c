@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce and fused_allreduce_rmsnorm over ranks, each a rig on a thread of its own: against sums in f64, bit by bit
  * against sums in f32 in the order of the ranks, and bit by bit between the ranks. */
-#include "support_cpu.h"
-
-#include <stdio.h>
+#include "support_collective.h"
 
 enum { COLS = 333, CHAIN = 5 };
 
@@ -27,149 +25,10 @@ static void close_group(group *g) {
     pz_group_free(g->g);
 }
 
-/* A partial sum of dtype F32, BF16 or FIXED; x becomes what it stands for. */
-static int partial(rig *r, pz_dtype dt, int64_t cols, float *x, uint64_t *s) {
-    if (dt != PZ_DT_FIXED) return rig_act(r, dt, cols, x);
-    static int serial;
-    char name[32];
-    snprintf(name, sizeof name, "w%d", serial++);
-    float *values = rnd_array(s, cols * 4);
-    pz_weight *w = rig_matrix(r, name, PZ_DT_F32, cols, 4, values, PZ_OP_GEMM);
-    int p = rig_place(r, dt, cols), norm = rig_place(r, PZ_DT_F32, 0);
-    pz_place *place = &r->plan.places.at[p];
-    place->scale_norm = norm;
-    place->scale_weight = w;
-    for (int i = 0; i < r->plan.m; i++) {
-        float x_norm = ((float *)rig_data(r, norm))[i] = ldexpf(1, rnd_int(s, -3, 3));
-        for (int64_t k = 0; k < cols; k++) {
-            int32_t acc = rnd_int(s, -(1 << 29), 1 << 29);
-            ((int32_t *)rig_data(r, p))[i * cols + k] = acc;
-            x[i * cols + k] = pz_fixed_value(acc, x_norm, norm_of(values + k * 4, 4));
-        }
-    }
-    pz_free(values);
-    return p;
-}
-
-/* One collective, as all ranks hold it. */
-typedef struct collective {
-    pz_op op;
-    pz_dtype x, out;
-    bool fill;
-    float *part[PZ_MAX_RANKS], *res, *w;
-    int y[PZ_MAX_RANKS], sum[PZ_MAX_RANKS], buffer[PZ_MAX_RANKS];
-} collective;
-
-static bool fused(const collective *c) {
-    return c->op == PZ_OP_FUSED_ALLREDUCE_RMSNORM;
-}
-
-static void add_fill(collective *c, group *g, int r, pz_launch *l) {
-    pz_error err;
-    c->buffer[r] = rig_output(g->rig[r], PZ_DT_F32, COLS);
-    l->fill = g->rig[r]->plan.fills.n;
-    const pz_place *p = &g->rig[r]->plan.places.at[c->buffer[r]];
-    pz_fill f = {.place = c->buffer[r], .offset = p->offset, .bytes = p->bytes / 128 * 64};
-    assert_ok(pz_push(&g->rig[r]->plan.fills, f, &err), &err);
-}
-
-/* part[r], res and w are given, or made at random where they are NULL. */
-static void add_collective(collective *c, group *g, int index, uint64_t *s) {
-    char name[16];
-    snprintf(name, sizeof name, "norm%d", index);
-    if (!c->res) c->res = rnd_array(s, g->m * COLS);
-    if (!c->w) c->w = rnd_array(s, COLS);
-    for (int r = 0; r < g->n; r++) {
-        rig *k = g->rig[r];
-        if (!c->part[r]) c->part[r] = rnd_array(s, g->m * COLS);
-        int x = partial(k, c->x, COLS, c->part[r], s);
-        int res = fused(c) ? rig_act(k, c->out, COLS, c->res) : -1;
-        c->y[r] = fused(c) ? rig_normed_output(k, c->out, COLS) : rig_output(k, c->out, COLS);
-        c->sum[r] = fused(c) ? rig_output(k, c->out, COLS) : -1;
-        pz_weight *w = fused(c) ? rig_vector(k, name, PZ_DT_F32, COLS, c->w, c->op) : NULL;
-        pz_launch *l = rig_launch(k, c->op);
-        rig_in(l, "x", x);
-        l->out[0] = c->y[r];
-        if (fused(c)) {
-            rig_in(l, "res", res);
-            rig_in_weight(l, "w", w);
-            l->out[1] = c->sum[r];
-        }
-        if (c->fill) add_fill(c, g, r, l);
-    }
-}
-
-static void free_collective(collective *c) {
-    for (int r = 0; r < PZ_MAX_RANKS; r++) pz_free(c->part[r]);
-    pz_free(c->res);
-    pz_free(c->w);
-}
-
-static void check_bits(const float *got, const float *want, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        if (isnan(want[i]) ? isnan(got[i]) : memcmp(&got[i], &want[i], 4) == 0) continue;
-        fail_msg("element %lld is %a, expected %a", (long long)i, (double)got[i], (double)want[i]);
-    }
-}
-
-static void check_same_on_all(const collective *c, group *g) {
-    for (int r = 1; r < g->n; r++) {
-        size_t bytes = (size_t)g->rig[0]->plan.places.at[c->y[0]].bytes;
-        assert_memory_equal(rig_data(g->rig[r], c->y[r]), rig_data(g->rig[0], c->y[0]), bytes);
-        if (fused(c)) assert_memory_equal(rig_data(g->rig[r], c->sum[r]), rig_data(g->rig[0], c->sum[0]), bytes);
-    }
-}
-
-static void check_fill(const collective *c, group *g, int r) {
-    const pz_place *p = &g->rig[r]->plan.places.at[c->buffer[r]];
-    const unsigned char *at = rig_data(g->rig[r], c->buffer[r]);
-    for (int64_t i = 0; i < p->bytes; i++) assert_int_equal(at[i], i < p->bytes / 128 * 64 ? 0 : 0xff);
-}
-
-static void check_norm(const collective *c, rig *r, int y, const float *sum) {
-    float *got = rig_read(r, y);
-    const float *norms = rig_data(r, r->plan.places.at[y].norm);
-    for (int i = 0; i < r->plan.m; i++) {
-        double square = 0;
-        for (int k = 0; k < COLS; k++) square += (double)sum[i * COLS + k] * (double)sum[i * COLS + k];
-        for (int k = 0; k < COLS; k++) {
-            double want = (double)sum[i * COLS + k] / sqrt(square / COLS + 1e-6) * (double)c->w[k];
-            double off = fabs((double)got[i * COLS + k] - want);
-            if (isnan(want))
-                assert_true(isnan(got[i * COLS + k]));
-            else
-                assert_true(off <= (c->out == PZ_DT_BF16 ? 0x1p-8 : 0x1p-21) * fabs(want) + 1e-37);
-        }
-        float norm = norm_of(got + i * COLS, COLS);
-        assert_true(isnan(norm) ? isnan(norms[i]) : norm == norms[i]);
-    }
-    pz_free(got);
-}
-
-static void check_collective(const collective *c, group *g) {
-    int64_t n = (int64_t)g->m * COLS;
-    float *want = pz_calloc((size_t)n, sizeof *want);
-    assert_non_null(want);
-    for (int64_t i = 0; i < n; i++) {
-        float sum = c->part[0][i];
-        double exact = (double)sum, size = fabs(exact);
-        for (int r = 1; r < g->n; r++) {
-            sum += c->part[r][i];
-            exact += (double)c->part[r][i];
-            size += fabs((double)c->part[r][i]);
-        }
-        if (isfinite(sum)) assert_true(fabs((double)sum - exact) <= size * 0x1p-23 * g->n);
-        want[i] = rig_round(c->out, fused(c) ? c->res[i] + sum : sum);
-    }
-    for (int r = 0; r < g->n; r++) {
-        float *got = rig_read(g->rig[r], fused(c) ? c->sum[r] : c->y[r]);
-        check_bits(got, want, n);
-        pz_free(got);
-        if (fused(c)) check_norm(c, g->rig[r], c->y[r], want);
-        if (c->fill) check_fill(c, g, r);
-    }
-    check_same_on_all(c, g);
-    pz_free(want);
+static void check(const collective *c, const group *g) {
+    unsigned char *memory[PZ_MAX_RANKS];
+    for (int r = 0; r < g->n; r++) memory[r] = g->rig[r]->arena;
+    collective_check(c, g->rig, memory, g->n, 0x1p-21, true);
 }
 
 /* ---- values ---- */
@@ -183,12 +42,12 @@ static void check_chain(int n, int m, int threads, uint64_t seed) {
         chain[i].x = x_types[(i + n) % 3];
         chain[i].out = out_types[(i + m) % 2];
         chain[i].fill = i == 2;
-        add_collective(&chain[i], &g, i, &seed);
+        collective_add(&chain[i], g.rig, n, COLS, seed * 100 + (uint64_t)i * 10);
     }
     for (int i = 0; i < 6; i++) rigs_run(g.rig, n);
     for (int i = 0; i < CHAIN; i++) {
-        check_collective(&chain[i], &g);
-        free_collective(&chain[i]);
+        check(&chain[i], &g);
+        collective_free(&chain[i]);
     }
     close_group(&g);
 }
@@ -207,32 +66,20 @@ static void test_many_rows(void **state) {
 
 /* ---- strange payloads ---- */
 static void check_payloads(pz_op op, pz_dtype x, int n) {
-    static const uint32_t bits[] = {
-        0x80000000u, 0x00000000u, 0x00000001u, 0x807fffffu, 0x00800000u, 0x7f800000u, 0xff800000u, 0x7fc00000u,
-        0x7fc00001u, 0xffffffffu, 0x7f800001u, 0xfffffffeu, 0x7f7fffffu, 0xff7fffffu, 0x3f800000u, 0xbf800000u,
-    };
-    enum { N = sizeof bits / sizeof *bits };
     uint64_t s = (uint64_t)n;
     group g = open_group(n, 24, 0, 0);
     collective c = {.op = op, .x = x, .out = x == PZ_DT_BF16 ? PZ_DT_BF16 : PZ_DT_F32};
-    c.fill = fused(&c);
-    for (int r = 0; r < n; r++) {
-        c.part[r] = rnd_array(&s, g.m * COLS);
-        for (int i = 0; i < g.m * COLS; i++) {
-            /* a row of one payload on all ranks, then rows with some of each */
-            uint32_t v = i / COLS < N ? bits[i / COLS] : pz_rng_next(&s) % 3 ? bits[pz_rng_next(&s) % N] : 0x80000000u;
-            memcpy(&c.part[r][i], &v, 4);
-        }
-    }
-    add_collective(&c, &g, 0, &s);
+    c.fill = op == PZ_OP_FUSED_ALLREDUCE_RMSNORM;
+    for (int r = 0; r < n; r++) c.part[r] = collective_strange(g.m, COLS, &s);
+    collective_add(&c, g.rig, n, COLS, s);
     for (int i = 0; i < 2; i++) rigs_run(g.rig, n);
-    check_collective(&c, &g);
+    check(&c, &g);
     if (op == PZ_OP_ALL_REDUCE) {
         float *got = rig_read(g.rig[0], c.y[0]);
         assert_true(got[0] == 0 && signbit(got[0]) && got[COLS] == 0 && !signbit(got[COLS]));
         pz_free(got);
     }
-    free_collective(&c);
+    collective_free(&c);
     close_group(&g);
 }
 
@@ -265,13 +112,13 @@ static void test_rows_do_not_depend_on_others(void **state) {
         for (int r = 0; r < 3; r++) c.part[r] = last_rows(given[r], ROWS, m);
         c.res = last_rows(given[3], ROWS, m);
         c.w = last_rows(given[4], ROWS, 1);
-        add_collective(&c, &g, 0, &s);
+        collective_add(&c, g.rig, 3, COLS, 0);
         rigs_run(g.rig, 3);
         float *got = rig_read(g.rig[i % 3], c.y[i % 3]);
         if (!first) first = rig_read(g.rig[0], c.y[0]);
         assert_memory_equal(got, first + (ROWS - m) * COLS, (size_t)(m * COLS) * sizeof *got);
         pz_free(got);
-        free_collective(&c);
+        collective_free(&c);
         close_group(&g);
     }
     pz_free(first);
@@ -283,12 +130,11 @@ static void test_rows_do_not_depend_on_others(void **state) {
 static void test_missing_rank(void **state) {
     (void)state;
     for (int n = 2; n <= PZ_MAX_RANKS; n += 2) {
-        uint64_t s = 3;
         group g = open_group(n, 4, 0, 80);
         collective c = {.op = n % 4 ? PZ_OP_ALL_REDUCE : PZ_OP_FUSED_ALLREDUCE_RMSNORM, .x = PZ_DT_F32};
         c.out = PZ_DT_F32;
-        c.fill = fused(&c);
-        add_collective(&c, &g, 0, &s);
+        c.fill = c.op == PZ_OP_FUSED_ALLREDUCE_RMSNORM;
+        collective_add(&c, g.rig, n, COLS, 3);
         pz_status st[PZ_MAX_RANKS];
         pz_error err[PZ_MAX_RANKS];
         int64_t start = pz_now_ns();
@@ -302,7 +148,7 @@ static void test_missing_rank(void **state) {
         /* and a later run ends at once */
         rigs_try(g.rig, n, -1, st, err);
         for (int r = 0; r < n; r++) assert_int_equal(st[r], PZ_E_TIMEOUT);
-        free_collective(&c);
+        collective_free(&c);
         close_group(&g);
     }
 }
@@ -310,26 +156,24 @@ static void test_missing_rank(void **state) {
 /* A rank that says that it failed: nobody waits for it. */
 static void test_failed_rank(void **state) {
     (void)state;
-    uint64_t s = 3;
     group g = open_group(3, 4, 0, 60000);
     collective c = {.op = PZ_OP_FUSED_ALLREDUCE_RMSNORM, .x = PZ_DT_F32, .out = PZ_DT_F32};
-    add_collective(&c, &g, 0, &s);
+    collective_add(&c, g.rig, 3, COLS, 3);
     pz_comm_fail(pz_group_comm(g.g, 1), &(pz_error){.msg = "lost its device"});
     pz_status st[PZ_MAX_RANKS];
     pz_error err[PZ_MAX_RANKS];
     rigs_try(g.rig, 3, 1, st, err);
     for (int r = 0; r < 3; r += 2) assert_fails(st[r], PZ_E_PEER, &err[r], "rank 1 failed: lost its device");
-    free_collective(&c);
+    collective_free(&c);
     close_group(&g);
 }
 
 /* Any allocation of a run may fail; once it has its memory it waits for the other rank. */
 static void test_out_of_memory(void **state) {
     (void)state;
-    uint64_t s = 3;
     group g = open_group(2, 4, 1, 50);
     collective c = {.op = PZ_OP_ALL_REDUCE, .x = PZ_DT_F32, .out = PZ_DT_F32};
-    add_collective(&c, &g, 0, &s);
+    collective_add(&c, g.rig, 2, COLS, 3);
     static const struct {
         long succeed;
         const char *text;
@@ -342,7 +186,7 @@ static void test_out_of_memory(void **state) {
         assert_fails(st, PZ_E_NOMEM, &err, runs[i].text);
     }
     assert_fails(rig_try(g.rig[0], &err), PZ_E_TIMEOUT, &err, "rank 1 of 2 did not arrive");
-    free_collective(&c);
+    collective_free(&c);
     close_group(&g);
 }
 
