@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that docs/performance.md says about a GPU, by one command on a machine that has one: checks, times, checks
-# under compute-sanitizer. What is missing in BUILD_DIR is built first.
+# Everything that docs/performance.md says about a GPU, by one command on a machine that has one: checks, a tuned table,
+# times with it, checks under compute-sanitizer. What is missing in BUILD_DIR is built first.
 # bench/device.sh [BUILD_DIR] [OUT_DIR]     output goes to OUT_DIR (default BUILD_DIR/device): one .txt a step, .json and
-#                                           .html of the benchmarks, summary.txt
-#   BUDGET_S   seconds for all of it (default 1200); a step that no longer fits is left out, and said to be
-#   STEPS      of "machine checks gemm norm shapes sanitizers", in this order; default: all
-#   QUICK      1: --quick for the benchmarks
+#                                           .html of the benchmarks, tuned.json, summary.txt
+#   BUDGET_S   seconds for all of it (default 1500); a step that no longer fits is left out, and said to be
+#   STEPS      of "machine checks tune gemm norm allreduce shapes sanitizers", in this order; default: all
+#   QUICK      1: --quick for the benchmarks and the tuner
+# tune writes OUT_DIR/tuned.json: with --quick the GEMMs of other models and ranks, then those of kimi-tp4; the steps
+# after it use that table. allreduce is for two GPUs or more; it is left out where there are fewer.
 # Exit status 1 if a step failed; 0 with one line if there is no GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
 out=${2:-$build/device}
-budget=${BUDGET_S:-1200} steps=${STEPS:-machine checks gemm norm shapes sanitizers}
+budget=${BUDGET_S:-1500} steps=${STEPS:-machine checks tune gemm norm allreduce shapes sanitizers}
 quick=()
 [ "${QUICK:-0}" = 1 ] && quick=(--quick)
 if ! nvidia-smi -L >/dev/null 2>&1 && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
@@ -68,6 +70,27 @@ bench() {
   step "$name" "$limit" "$build/prezero" bench "$@" "${quick[@]}" --json "$out/$name.json" --html "$out/$name.html"
 }
 
+# Rows that the first call has written stay; the gate's constants are those of the last one, of norms of 7168 columns.
+tune() {
+  local others='256,7168;24576,1536;12288,1536;6144,1536;1536,1536;7168,16384;7168,8192;7168,4096;7168,1024'
+  step tune-others 200 "$build/prezero" tune --shapes "$others;2560,8192;8192,2048;14336,8192;8192,7168" \
+    --accum fixed,f32 --batches 1,16,64 --out "$out/tuned.json" --quick
+  step tune 200 "$build/prezero" tune --shapes '2112,7168;384,7168;3072,1536;7168,2048' --accum fixed,f32 \
+    --batches 1,2,4,8,16,32,64,128 --out "$out/tuned.json" "${quick[@]}"
+  if [ -s "$out/tuned.json" ]; then export PREZERO_TUNED=$out/tuned.json; fi
+}
+
+allreduce() {
+  local gpus ranks
+  gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+  [ "$gpus" -ge 2 ] || say "skipped  allreduce: $gpus GPU"
+  for ranks in 2 4 8; do
+    [ "$ranks" -le "$gpus" ] || continue
+    step "allreduce-$ranks" 90 "$build/prezero" bench allreduce --ranks $ranks "${quick[@]}" \
+      --json "$out/allreduce-$ranks.json"
+  done
+}
+
 build_missing
 build=$(realpath "$build")
 export LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -77,8 +100,10 @@ for s in $steps; do
   case $s in
   machine) step machine 30 bash -c machine ;;
   checks) step checks 400 env PHASES=programs bash tests/device/run.sh "$build" "$out/logs" ;;
+  tune) tune ;;
   gemm) bench gemm 240 gemm --shapes kimi-tp4 ;;
   norm) bench norm 60 norm --batches 1,2,4,8,16,32,64,128 ;;
+  allreduce) allreduce ;;
   shapes)
     for set in kimi-tp1 kimi-tp2 kimi-tp8 deepseek-tp8 llama70b-tp4; do
       bench "gemm-$set" 120 gemm --shapes $set --accum fixed --batches 1,8,32,64

@@ -99,9 +99,14 @@ static void gpu_occupy(lab *l, int microseconds, void *stream) {
 }
 
 static bool small;
+static int patience = 1;
 
 bool lab_small(void) {
     return small;
+}
+
+int lab_timeout_ms(int ms) {
+    return ms * patience;
 }
 
 void lab_gpu(lab *l) {
@@ -173,8 +178,10 @@ int lab_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n) {
             small = true;
         } else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
             cmocka_set_test_filter(argv[++i]);
+        } else if (strcmp(argv[i], "--patience") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0) {
+            patience = atoi(argv[++i]);
         } else {
-            print_error("usage: %s [--small] [--filter PATTERN]\n", argv[0]);
+            print_error("usage: %s [--small] [--filter PATTERN] [--patience N]\n", argv[0]);
             return 2;
         }
     }

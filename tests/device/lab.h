@@ -12,13 +12,17 @@ void lab_gpu(lab *l);
 /* Whether the program was called with --small. */
 bool lab_small(void);
 
+/* A time-out of ranks: `ms`, or longer by the factor of --patience. */
+int lab_timeout_ms(int ms);
+
 /* A test with its time printed, and a watchdog that ends the program when it takes too long: a kernel that hangs is a
  * failure. */
 #define lab_test(fn) cmocka_unit_test_setup_teardown(fn, lab_begin, lab_end)
 int lab_begin(void **state);
 int lab_end(void **state);
 
-/* Command line: --small for few and small shapes, --filter PATTERN for tests by name. LAB_SKIPPED without a GPU;
+/* Command line: --small for few and small shapes, --filter PATTERN for tests by name, --patience N for tools that make
+ * kernels slow: ranks wait N times as long for each other. LAB_SKIPPED without a GPU;
  * a failure where there is one and the kernels cannot be loaded. */
 int lab_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n);
 

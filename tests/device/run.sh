@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # All checks on a machine with a GPU: every program of this folder, then compute-sanitizer over reduced sets that launch
-# every kernel but the collectives' over several ranks.
+# every kernel, those of collectives over two ranks. Ranks share a GPU where there is one.
 # tests/device/run.sh [BUILD_DIR] [OUT_DIR]     logs go to OUT_DIR (default BUILD_DIR/device-logs)
 #   PHASES     "programs sanitizers" (default), or one of them
 #   PROGRAMS   names without test_device_, default: all that are built
@@ -75,6 +75,8 @@ if [[ $phases == *sanitizers* ]]; then
     for name in $programs; do
       case $name in
       backend) args=(--small --filter test_same_bits) ;;
+      collective) args=(--small --patience 4 --filter test_payloads) ;;
+      tp) args=(--small --patience 4 --filter test_bits_switch) ;;
       norm | gemm | fixed | chain | ops) args=(--small) ;;
       *) continue ;;
       esac

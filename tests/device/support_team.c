@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support_team.h"
 
+#include "lab.h"
+
 #include <stdio.h>
 #include <unistd.h>
 
@@ -11,7 +13,7 @@ team *team_open(int n, int timeout_ms, int flags) {
     assert_non_null(t);
     t->n = n;
     assert_ok(pz_backend_cuda(&t->api, &err), &err);
-    assert_ok(pz_group_new(n, timeout_ms, &t->g, &err), &err);
+    assert_ok(pz_group_new(n, lab_timeout_ms(timeout_ms), &t->g, &err), &err);
     assert_ok(pz_crew_new(n, &t->crew, &err), &err);
     for (int r = 0; r < n; r++) {
         pz_backend_options o = {.nccl = flags & TEAM_NCCL,
@@ -219,15 +221,16 @@ void team_check_payloads(int ranks, pz_dtype x, int m, int flags) {
 }
 
 void team_check_missing(int ranks, int m, int timeout_ms, int flags) {
+    int wait_ms = lab_timeout_ms(timeout_ms);
     team *t = team_open(ranks, timeout_ms, flags);
     stage *s = stage_of_chain(t, m, 256, 1);
     team_run_twice(t, &s, 1);
     running u = {.t = t, .stages = &s, .n_stages = 1, .replays = 1, .check_every = 1, .missing = ranks - 1};
     char text[80];
-    snprintf(text, sizeof text, "did not arrive within %d ms", timeout_ms);
+    snprintf(text, sizeof text, "did not arrive within %d ms", wait_ms);
     int64_t start = pz_now_ns();
     team_try(&u);
-    assert_true(pz_now_ns() - start < timeout_ms * (int64_t)1000000 + 5000000000);
+    assert_true(pz_now_ns() - start < wait_ms * (int64_t)1000000 + 5000000000);
     int told = 0;
     for (int r = 0; r < ranks - 1; r++) {
         assert_true(t->st[r] == PZ_E_TIMEOUT || t->st[r] == PZ_E_PEER);

@@ -81,6 +81,7 @@ static float *serve_variant(variant v, pz_engine_options how) {
     v.options.device = "cuda";
     v.options.tp = how.tp;
     v.options.experts = how.experts;
+    v.options.rank_timeout_ms = lab_timeout_ms(PZ_COMM_TIMEOUT_MS);
     setenv("PREZERO_EAGER", v.eager ? "1" : "0", 1);
     pz_engine *e = support_engine(SUPPORT_MXFP4, v.options);
     unsetenv("PREZERO_EAGER");
