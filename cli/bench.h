@@ -98,14 +98,16 @@ char *bench_norm_html(const bench_norm *b);
     X("NCCL + norm", NCCL_NORM, 0, 0)        \
     X("NCCL + norm, rider", NCCL_NORM, 1, 0) \
     X("NCCL all-reduce alone", NCCL, 0, 0)   \
-    X("all_reduce alone", ALL_REDUCE, 0, 0)
+    X("all_reduce alone", ALL_REDUCE, 0, 0)  \
+    X("fused + GEMM", FUSED_GEMM, 0, 0)      \
+    X("fused + GEMM, serial", FUSED_GEMM, 0, 1)
 enum { BENCH_REDUCES = 0 BENCH_REDUCE_TABLE(BENCH_NORM_COUNT) };
 
 typedef struct bench_reduce {
     const char *command;
     bool quick;
     pz_measure_device device;
-    int ranks, hidden, rider; /* bytes per row */
+    int ranks, hidden, gemm_n, rider; /* rider: bytes per row */
     cli_ints batches;
     pz_measure_reduce_case *cases; /* [batches][BENCH_REDUCES] */
 } bench_reduce;

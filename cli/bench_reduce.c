@@ -42,6 +42,21 @@ static void put_against(FILE *f, const pz_measure_reduce_case *fused, const pz_m
     fprintf(f, "   %5.2f x   %+7.2f [%+.2f, %+.2f]", c->times.us / fused->times.us, d.us, d.lo, d.hi);
 }
 
+static const pz_measure_reduce_case *find(const pz_measure_reduce_case *cases, pz_reduce_kind kind, int serial) {
+    for (int i = 0; i < BENCH_REDUCES; i++)
+        if (cases[i].kind == kind && cases[i].serial == serial) return &cases[i];
+    return NULL;
+}
+
+/* What it hides that the GEMM is launched before the all-reduce has ended. False: it was not measured. */
+static bool hidden_us(const bench_reduce *b, int batch, pz_measure_times *out) {
+    const pz_measure_reduce_case *cases = b->cases + batch * BENCH_REDUCES;
+    const pz_measure_reduce_case *early = find(cases, PZ_REDUCE_FUSED_GEMM, 0),
+                                 *late = find(cases, PZ_REDUCE_FUSED_GEMM, 1);
+    return early && late && early->status == PZ_OK && late->status == PZ_OK && early->times.n > 0 &&
+           pz_measure_difference(&early->times, &late->times, out, NULL) == PZ_OK;
+}
+
 void bench_reduce_text(FILE *f, const bench_reduce *b) {
     bench_device_text(f, &b->device);
     fprintf(f,
@@ -62,6 +77,10 @@ void bench_reduce_text(FILE *f, const bench_reduce *b) {
             }
             fputc('\n', f);
         }
+        pz_measure_times d;
+        if (hidden_us(b, m, &d))
+            fprintf(f, "  launching the GEMM (%d x %d) early hides %.2f us [%.2f, %.2f]\n", b->gemm_n, b->hidden, d.us,
+                    d.lo, d.hi);
     }
 }
 
@@ -79,10 +98,16 @@ static json_t *case_json(const bench_reduce *b, int batch, int i) {
 }
 
 json_t *bench_reduce_json(const bench_reduce *b) {
-    json_t *cases = json_array();
-    for (int m = 0; m < b->batches.n; m++)
+    json_t *cases = json_array(), *hidden = json_array();
+    for (int m = 0; m < b->batches.n; m++) {
+        pz_measure_times d;
         for (int i = 0; i < BENCH_REDUCES; i++) json_array_append_new(cases, case_json(b, m, i));
-    return json_pack("{s:s, s:s, s:o, s:b, s:i, s:i, s:i, s:i, s:o}", "command", b->command, "version", pz_version(),
-                     "device", bench_device_json(&b->device), "quick", b->quick, "ranks", b->ranks, "hidden", b->hidden,
-                     "rider_bytes_per_row", b->rider, "wrong", bench_reduce_wrong(b), "cases", cases);
+        if (hidden_us(b, m, &d))
+            json_array_append_new(
+                hidden, json_pack("{s:i, s:o}", "m", b->batches.at[m], "hidden", bench_times_json(&d, false)));
+    }
+    return json_pack("{s:s, s:s, s:o, s:b, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "command", b->command, "version",
+                     pz_version(), "device", bench_device_json(&b->device), "quick", b->quick, "ranks", b->ranks,
+                     "hidden", b->hidden, "rider_bytes_per_row", b->rider, "wrong", bench_reduce_wrong(b), "gemm_n",
+                     b->gemm_n, "cases", cases, "gemm_launched_early", hidden);
 }

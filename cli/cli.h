@@ -26,7 +26,7 @@ typedef struct cli_args {
     bool help;
     int64_t prezero; /* 1, 0, -1: as the environment says */
     int64_t accum, dtype, threads, context, max_tokens, top_k, seed, chunk, tp, experts, units, batch, steps, limit,
-        gpu, hidden, rider, rounds, ranks, one_shot;
+        gpu, hidden, rider, rounds, ranks, gemm_n, one_shot;
     double temperature, top_p;
     bool share, print_ids, plan, graph, inlined, report, failures, quick, resume, search, serial, late;
     cli_ints ids, batches;

@@ -24,6 +24,8 @@ static const cli_option options[] = {
     CLI_OPTION("rider", "BYTES", CLI_INT, "49408", "0..1048576", rider,
                "norm, allreduce: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
     CLI_OPTION("ranks", "N", CLI_INT, "2", "2..8", ranks, "allreduce: ranks, on GPU --gpu and those after it"),
+    CLI_OPTION("gemm", "N", CLI_INT, "2112", "1..1048576", gemm_n,
+               "allreduce: the GEMM that follows the fused one is w [N,hidden]"),
     CLI_OPTION("one-shot", "ROWS", CLI_INT, "0", "0..256", one_shot,
                "allreduce: rows up to which every rank sends its rows to all others; 0: as tuned"),
     CLI_OPTION(
@@ -195,6 +197,7 @@ static int measure_reduces(const cli_args *a, bench_reduce *b) {
                                        .one_shot = (int)a->one_shot,
                                        .m = b->batches.at[m],
                                        .hidden = b->hidden,
+                                       .gemm_n = b->gemm_n,
                                        .rounds = rounds_of(a),
                                        .sample_us = a->quick ? QUICK_SAMPLE_US : 0,
                                        .seed = SEED};
@@ -216,6 +219,7 @@ static int bench_reduces(const cli_args *a, const char *command) {
     if (a->hidden % 8) return cli_usage("--hidden is %d, expected a multiple of 8", (int)a->hidden);
     if (a->html) return cli_usage("bench allreduce writes no page; --json has everything");
     if (pz_measure_get_device((int)a->gpu, &b.device, &err) != PZ_OK) return cli_error(&err);
+    b.gemm_n = (int)a->gemm_n;
     b.rider = (int)a->rider;
     b.batches = a->batches;
     b.cases = calloc((size_t)b.batches.n * BENCH_REDUCES, sizeof *b.cases);
@@ -245,7 +249,8 @@ static char *command_line(const cli_args *a, int which) {
         fprintf(f, "%s%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "", a->late ? " --late" : "");
     if (!gemm) fprintf(f, " --hidden %d --rider %d", (int)a->hidden, (int)a->rider);
     if (which == ALLREDUCE)
-        fprintf(f, " --ranks %d --one-shot %d%s", (int)a->ranks, (int)a->one_shot, a->share ? " --share" : "");
+        fprintf(f, " --ranks %d --gemm %d --one-shot %d%s", (int)a->ranks, (int)a->gemm_n, (int)a->one_shot,
+                a->share ? " --share" : "");
     for (int i = 0; i < a->batches.n; i++) fprintf(f, "%s%d", i ? "," : " --batches ", a->batches.at[i]);
     if (a->rounds) fprintf(f, " --rounds %d", (int)a->rounds);
     fputs(a->quick ? " --quick" : "", f);

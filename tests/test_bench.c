@@ -346,6 +346,7 @@ static void test_reduces(void **state) {
                       .device = {.product = "NVIDIA H200", .units = 132},
                       .ranks = 2,
                       .hidden = 7168,
+                      .gemm_n = 2112,
                       .rider = 1001,
                       .batches = {.at = batches, .n = 2},
                       .cases = cases};
@@ -357,6 +358,7 @@ static void test_reduces(void **state) {
             assert_true(c->zero_bytes == 0 || c->zero_bytes == (size_t)(m ? 16016 : 3008));
             riders += c->zero_bytes > 0;
             c->times = times(i ? 9 : 3);
+            if (c->kind == PZ_REDUCE_FUSED_GEMM && c->serial) c->times = times(10.25);
         }
         assert_int_equal(riders, 2);
     }
@@ -373,9 +375,16 @@ static void test_reduces(void **state) {
     assert_contains(text, "m 3, rider of 3008 bytes");
     assert_contains(text, "NCCL + norm                 9.00 [8.97, 9.02]    3.00 x     +6.00");
     assert_contains(text, "NCCL all-reduce alone    no NCCL here");
+    assert_contains(text, "  launching the GEMM (2112 x 7168) early hides 1.25 us [1.25, 1.25]\n");
     free(text);
+    cases[BENCH_REDUCES + 8].status = PZ_E_VERIFY; /* then nothing is known of it */
     json_t *v = bench_reduce_json(&b);
     assert_non_null(v);
+    const json_t *early = json_object_get(v, "gemm_launched_early");
+    assert_int_equal(json_array_size(early), 1);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "m")), 3);
+    const json_t *us = json_object_get(json_object_get(json_array_get(early, 0), "hidden"), "us");
+    assert_true(json_real_value(us) > 1.24 && json_real_value(us) < 1.26);
     const json_t *list = json_object_get(v, "cases"), *first = json_array_get(list, 0);
     assert_int_equal(json_array_size(list), 2 * BENCH_REDUCES);
     assert_string_equal(json_string_value(json_object_get(first, "kind")), "fused");

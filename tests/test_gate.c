@@ -229,7 +229,7 @@ static void test_group(void **state) {
     pz_device d = device("h200", 0);
     pz_tuned *t;
     assert_ok(pz_tuned_new(&d, "", &t, &err), &err);
-    pz_tuned_collective rows[] = {{2, 7168, 256, 3, 0.5}, {4, 7168, 16, 5, 0.25}, {4, 1024, 32, 4, 0.125}};
+    pz_tuned_collective rows[] = {{2, 7168, 256, 3, 0.5, 0}, {4, 7168, 16, 5, 0.25, 0}, {4, 1024, 32, 4, 0.125, 0}};
     for (int i = 0; i < 3; i++) assert_ok(pz_tuned_put_collective(t, &rows[i], &err), &err);
     pz_device_tune(&d, t);
     static const struct {
@@ -334,7 +334,7 @@ static void test_public(void **state) {
     d = device("h200", 0);
     assert_ok(pz_tuned_new(&d, "", &t, &err), &err);
     t->gate.ar_base = 11;
-    assert_ok(pz_tuned_put_collective(t, &(pz_tuned_collective){4, 7168, 8, 5, 0.5}, &err), &err);
+    assert_ok(pz_tuned_put_collective(t, &(pz_tuned_collective){4, 7168, 8, 5, 0.5, 0}, &err), &err);
     assert_ok(pz_tuned_save(t, path, &err), &err);
     pz_tuned_free(t);
     assert_int_equal(setenv("PREZERO_TUNED", path, 1), 0);

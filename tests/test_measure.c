@@ -75,8 +75,18 @@ static void test_reduce_arguments(void **state) {
     s.hidden = 60;
     assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "hidden is 60", "multiple of 8");
     s = good;
-    c.kind = (pz_reduce_kind)4;
-    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "kind of a case is 4");
+    c.kind = (pz_reduce_kind)5;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "kind of a case is 5");
+    c.kind = PZ_REDUCE_FUSED_GEMM;
+    s.gemm_n = -1;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "gemm_n is -1");
+    s = good;
+    s.one_shot = 257;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "one_shot is 257", "0 to 256");
+    s = good;
+    c.steps = 3;
+    assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "steps of a case is 3");
+    c.steps = 0;
     c.kind = PZ_REDUCE_FUSED;
     c.zero_bytes = 24;
     assert_fails(pz_measure_reduce(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "24 bytes", "multiple of 16");
@@ -104,7 +114,9 @@ static void test_difference(void **state) {
 }
 
 #if PZ_FAKE_MEASURE
+#include "backend/cuda/measure/follower.h"
 #include "backend/cuda/measure/measure.h"
+#include "base/fixed.h"
 #include "fake_measure/fake.h"
 #include "plan/cost.h"
 
@@ -528,6 +540,43 @@ static void test_device(void **state) {
     assert_true(fabs(d.copy_gbs - 4100) < 5); /* the faster of the two copies */
     assert_fails(pz_cuda_measure_device(1, &d, &err), PZ_E_UNSUPPORTED, &err, "no GPU 1");
 }
+/* The GEMM behind an all-reduce: what it adds into has to be zeroed for it, and its bits are those of the same GEMM
+ * alone, or something is wrong. */
+static void test_follower(void **state) {
+    (void)state;
+    enum { M = 3, N = 64, K = 1024, CHAIN = 4 };
+    pz_lab lab;
+    pz_device h200;
+    pz_follower f;
+    uint16_t *x;
+    float x_norm[M];
+    assert_ok(pz_device_find("h200", 0, &h200, &err), &err);
+    assert_ok(pz_lab_open(&lab, 0, &err), &err);
+    assert_fails(pz_follower_open(&lab, &h200, M, N, 24, CHAIN, 1, &f, &err), PZ_E_INVAL, &err, "K of 24");
+    assert_ok(pz_follower_open(&lab, &h200, M, N, K, CHAIN, 1, &f, &err), &err);
+    assert_int_equal(f.choice.strategy, PZ_ZERO_PREZERO);
+    assert_ok(pz_lab_alloc(&lab, "x", M * K * 2, (void **)&x, &err), &err);
+    for (int i = 0; i < M * K; i++) x[i] = pz_f32_to_bf16((float)(i % 17) - 8);
+    for (int i = 0; i < M; i++) x_norm[i] = 1 << 9;
+    for (int link = 0; link < CHAIN; link++) {
+        size_t bytes;
+        void *zero = pz_follower_zero(&f, link, &bytes);
+        assert_int_equal(bytes, M * N * 4);
+        memset(zero, 0x7f, bytes);
+        assert_ok(pz_follower_run(&f, link, x, x_norm, true, &err), &err);
+        assert_fails(pz_follower_check(&f, link, x, x_norm, &err), PZ_E_VERIFY, &err, "link", "other bits");
+        memset(zero, 0, bytes);
+        assert_fails(pz_follower_check(&f, link, x, x_norm, &err), PZ_E_VERIFY, &err, "other bits"); /* not run */
+        assert_ok(pz_follower_run(&f, link, x, x_norm, true, &err), &err);
+        assert_ok(pz_follower_check(&f, link, x, x_norm, &err), &err);
+        ((uint32_t *)zero)[M * N - 1] ^= 1;
+        assert_fails(pz_follower_check(&f, link, x, x_norm, &err), PZ_E_VERIFY, &err, "other bits");
+    }
+    assert_true(memcmp(f.w, f.w + f.w_stride, N * K * 2) != 0); /* a weight of its own */
+    pz_lab_close(&lab);
+    assert_int_equal(fake.live, 0);
+}
+
 #define FAKE_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 #endif
 
@@ -553,6 +602,7 @@ int main(void) {
         FAKE_TEST(test_memory),
         FAKE_TEST(test_norms),
         FAKE_TEST(test_device),
+        FAKE_TEST(test_follower),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

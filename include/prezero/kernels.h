@@ -275,11 +275,12 @@ PZ_API pz_status pz_measure_norm(const pz_measure_norm_spec *spec, pz_measure_no
                                  pz_progress_fn progress, void *user, pz_error *err);
 
 /* How the sum over the ranks and the norm are done: enum suffix, text. */
-#define PZ_REDUCE_TABLE(X)                                                                        \
-    X(FUSED, "fused")          /* one kernel of ours: sum, residual, norm, x_norm, rider */       \
-    X(NCCL_NORM, "nccl+norm")  /* NCCL's all-reduce, then pz_rms_norm, which carries the rider */ \
-    X(NCCL, "nccl")            /* NCCL's all-reduce alone */                                      \
-    X(ALL_REDUCE, "allreduce") /* one kernel of ours: the sum alone */
+#define PZ_REDUCE_TABLE(X)                                                                         \
+    X(FUSED, "fused")           /* one kernel of ours: sum, residual, norm, x_norm, rider */       \
+    X(NCCL_NORM, "nccl+norm")   /* NCCL's all-reduce, then pz_rms_norm, which carries the rider */ \
+    X(NCCL, "nccl")             /* NCCL's all-reduce alone */                                      \
+    X(ALL_REDUCE, "allreduce")  /* one kernel of ours: the sum alone */                            \
+    X(FUSED_GEMM, "fused+gemm") /* FUSED, which zeroes the output of the GEMM that follows it */
 typedef enum pz_reduce_kind {
 #define PZ_REDUCE_ENUM(id, text) PZ_REDUCE_##id,
     PZ_REDUCE_TABLE(PZ_REDUCE_ENUM)
@@ -294,7 +295,8 @@ typedef struct pz_measure_reduce_spec {
                           nothing about several */
     int one_shot;      /* rows up to which every rank sends its rows to all, 1 to 256; 0: as plans on this device */
     int m, hidden;     /* bf16 */
-    int copies;        /* links of the chain, 0: 32 */
+    int gemm_n;        /* FUSED_GEMM: the GEMM is [gemm_n, hidden], in the tuned geometry, FIXED; 0: 2112 */
+    int copies;        /* links of the chain, 0: 32; each GEMM has a weight of its own */
     int rounds;        /* as in pz_measure_spec */
     double sample_us;
     uint64_t seed;
@@ -302,10 +304,12 @@ typedef struct pz_measure_reduce_spec {
 
 typedef struct pz_measure_reduce_case {
     pz_reduce_kind kind;
-    size_t zero_bytes; /* of the rider, a multiple of 16; 0: none */
-    int serial;        /* as in pz_measure_case */
+    int steps;         /* of ours: 1 or 2, 0: as the rows and one_shot say */
+    size_t zero_bytes; /* of the rider, a multiple of 16; 0: none, but for FUSED_GEMM's output */
+    int serial;        /* as in pz_measure_case; FUSED_GEMM: of the GEMM alone */
 
-    pz_status status; /* E_UNSUPPORTED: no NCCL, or it refuses the devices; E_VERIFY: wrong sums, on any rank */
+    pz_status status; /* E_UNSUPPORTED: no NCCL, or it refuses the devices; E_VERIFY: wrong sums, on any rank, or a GEMM
+                         that has not waited */
     char message[200];
     pz_measure_times times; /* us of one link, on rank 0 */
 } pz_measure_reduce_case;

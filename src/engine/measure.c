@@ -4,7 +4,14 @@
 #include "engine/stats.h"
 #include "plan/donor.h"
 
-enum { DEFAULT_ROUNDS = 7, DEFAULT_NORMS = 32, MAX_COPIES = 4096, MAX_WIDTH = 16384, MAX_SIDE = 1 << 20 };
+enum {
+    DEFAULT_ROUNDS = 7,
+    DEFAULT_NORMS = 32,
+    DEFAULT_GEMM_N = 2112,
+    MAX_COPIES = 4096,
+    MAX_WIDTH = 16384,
+    MAX_SIDE = 1 << 20
+};
 static const double default_sample_us = 1000, max_sample_us = 1e6;
 
 /* ---- statistics ---- */
@@ -96,11 +103,14 @@ static pz_status check_reduce(const char *f, pz_measure_reduce_spec *s, const pz
     PZ_TRY(check_range(f, "copies", s->copies, 0, MAX_COPIES, err));
     PZ_TRY(check_range(f, "the number of cases", n, 1, PZ_MEASURE_MAX_CASES, err));
     for (int i = 0; i < n; i++) {
-        PZ_TRY(check_range(f, "kind of a case", cases[i].kind, 0, PZ_REDUCE_ALL_REDUCE, err));
+        PZ_TRY(check_range(f, "kind of a case", cases[i].kind, 0, PZ_REDUCE_FUSED_GEMM, err));
+        PZ_TRY(check_range(f, "steps of a case", cases[i].steps, 0, 2, err));
         if (cases[i].zero_bytes % 16 || cases[i].zero_bytes > (size_t)1 << 32)
             return pz_fail(err, PZ_E_INVAL, "%s: a rider of %zu bytes: must be a multiple of 16, at most 4 GiB", f,
                            cases[i].zero_bytes);
     }
+    PZ_TRY(check_range(f, "gemm_n", s->gemm_n, 0, MAX_SIDE, err));
+    if (s->gemm_n == 0) s->gemm_n = DEFAULT_GEMM_N;
     if (s->copies == 0) s->copies = DEFAULT_NORMS;
     return check_sampling(f, &s->rounds, &s->sample_us, err);
 }

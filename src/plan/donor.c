@@ -34,10 +34,11 @@ static pz_collective kind_of(const pz_device *dev, const pz_donor *d) {
 pz_donor pz_donor_of(const pz_device *dev, int m, bool collective, int64_t hidden) {
     const pz_gate_constants *g = &dev->gate;
     int times = dev->gpu ? m : (int)pz_ceil_div(m, dev->units), ranks = dev->ranks ? dev->ranks : PZ_UNKNOWN_RANKS;
-    pz_donor d = {.m = m, .blocks = m, .us = g->norm_base + g->norm_row * times};
+    pz_donor d = {.m = m, .blocks = m, .us = g->norm_base + g->norm_row * times, .rider = g->rider};
     if (!collective || dev->ranks == 1) return d;
     const pz_tuned_collective *t = dev->tuned ? pz_tuned_collective_find(dev->tuned, ranks, hidden) : NULL;
     d.us = (t ? t->ar_base : g->ar_base) + (t ? t->ar_row : g->ar_row) * m;
+    if (t) d.rider = t->rider;
     d.one_shot = dev->one_shot ? dev->one_shot : t ? t->one_shot : PZ_ONE_SHOT_ROWS;
     d.kind = kind_of(dev, &d);
     if (d.kind == PZ_COLLECTIVE_NONE) return d;

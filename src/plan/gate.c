@@ -57,7 +57,7 @@ pz_gate_result pz_gate_weigh(const pz_device *dev, const pz_donor *donor, int64_
         weigh_blocks(dev, donor->blocks, bytes, &r);
     else
         weigh_waves(dev, waves, bytes, &r);
-    if (bytes > 0) r.added_us += dev->gate.rider;
+    if (bytes > 0) r.added_us += donor->rider;
     r.verdict = r.added_us == 0 ? PZ_GATE_FREE : r.added_us < r.replaced_us ? PZ_GATE_PAYS : PZ_GATE_CLOSED;
     return r;
 }

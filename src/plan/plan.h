@@ -106,7 +106,7 @@ typedef struct pz_donor {
     pz_collective kind; /* of its first launch, where its rows are those of several */
     int one_shot;       /* rows up to which it is ONE_SHOT; 0: no collective */
     int m, blocks;      /* rows; on a GPU, blocks that take them (fewer than rows: each takes several in turn) */
-    double us;          /* of a norm or a collective with a norm, without a rider */
+    double us, rider;   /* of a norm or a collective with a norm; what any rider adds */
 } pz_donor;
 /* By the tuned table of the device, else by its model. hidden: of the collective's rows. */
 pz_donor pz_donor_of(const pz_device *dev, int m, bool collective, int64_t hidden);

@@ -205,9 +205,9 @@ static pz_status check_collective(const pz_tuned_collective *c, const char *wher
         if (numbers[i].value < numbers[i].lo || numbers[i].value > numbers[i].hi)
             return pz_fail(err, code, "%s: \"%s\" is %d, expected %d to %d", where, numbers[i].name, numbers[i].value,
                            numbers[i].lo, numbers[i].hi);
-    if (is_time(c->ar_base) && is_time(c->ar_row)) return PZ_OK;
-    return pz_fail(err, code, "%s: \"ar_base\" is %g and \"ar_row\" %g, expected 0 or more", where, c->ar_base,
-                   c->ar_row);
+    if (is_time(c->ar_base) && is_time(c->ar_row) && is_time(c->rider)) return PZ_OK;
+    return pz_fail(err, code, "%s: \"ar_base\" is %g, \"ar_row\" %g and \"rider\" %g, expected 0 or more", where,
+                   c->ar_base, c->ar_row, c->rider);
 }
 
 pz_status pz_tuned_put_collective(pz_tuned *t, const pz_tuned_collective *row, pz_error *err) {
@@ -324,7 +324,7 @@ static pz_status read_gate(pz_tuned *t, const json_t *root, pz_error *err) {
 }
 
 static pz_status read_collective(pz_tuned *t, const json_t *row, int number, pz_error *err) {
-    static const char *const keys[] = {"kernels", "ranks", "hidden", "one_shot", "ar_base", "ar_row"};
+    static const char *const keys[] = {"kernels", "ranks", "hidden", "one_shot", "ar_base", "ar_row", "rider"};
     char where[PZ_WHERE];
     const char *kernels;
     pz_tuned_collective c;
@@ -336,6 +336,7 @@ static pz_status read_collective(pz_tuned *t, const json_t *row, int number, pz_
     PZ_TRY(read_int(row, "one_shot", INT_MIN, INT_MAX, &c.one_shot, where, err));
     PZ_TRY(pz_json_get_double(row, "ar_base", true, &c.ar_base, where, err));
     PZ_TRY(pz_json_get_double(row, "ar_row", true, &c.ar_row, where, err));
+    PZ_TRY(pz_json_get_double(row, "rider", true, &c.rider, where, err));
     PZ_TRY(check_collective(&c, where, PZ_E_FORMAT, err));
     if (!pz_streq(kernels, PZ_REDUCE_KERNEL_VERSION)) {
         t->stale_collectives++;
@@ -501,6 +502,8 @@ static void add_collectives(pz_str *b, const pz_tuned *t) {
         add_number(b, c->ar_base);
         pz_str_add(b, ", \"ar_row\": ");
         add_number(b, c->ar_row);
+        pz_str_add(b, ", \"rider\": ");
+        add_number(b, c->rider);
         pz_str_add(b, "}");
     }
     pz_str_add(b, "\n  ]");

@@ -18,6 +18,7 @@ typedef struct pz_tuned_collective {
     int ranks, hidden;      /* the key */
     int one_shot;           /* rows up to which one step is not slower than two */
     double ar_base, ar_row; /* m rows take ar_base + ar_row * m, us */
+    double rider;           /* what any rider adds, us */
 } pz_tuned_collective;
 
 /* Constants of the gate that the table gives; NaN: not measured, the device's model stays. */

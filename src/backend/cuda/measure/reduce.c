@@ -5,6 +5,7 @@
 
 #include "backend/cuda/comm/group.h"
 #include "backend/cuda/comm/nccl.h"
+#include "backend/cuda/measure/follower.h"
 #include "backend/cuda/measure/kernels.h"
 #include "backend/cuda/measure/lab.h"
 #include "backend/cuda/measure/measure.h"
@@ -14,7 +15,7 @@
 #include "comm/crew.h"
 #include "plan/tuned.h"
 
-enum { ALIGN = 256 };
+enum { ALIGN = 256, GEMM_STEP = 16 /* K of a GEMM is a multiple of it */ };
 static const float eps = 1e-6f;
 
 struct race;
@@ -27,13 +28,15 @@ typedef struct member {
     pz_nccl *nccl; /* NULL: none, as no_nccl says */
     pz_error no_nccl;
     int one_shot;
-    size_t stride; /* bytes of one x */
+    pz_follower follower; /* where a case has a GEMM */
+    size_t stride;        /* bytes of one x */
     unsigned char *x;
     void *res, *r, *y, *sum, *zero;
     float *w, *x_norm;
     pz_lab_chain *chains; /* [cases] */
     uint16_t *host_x, *host_r;
-    size_t wrong; /* sums of the last case checked */
+    size_t wrong;   /* sums of the last case checked */
+    pz_status late; /* of its GEMM */
     pz_status st;
     pz_error err;
 } member;
@@ -42,13 +45,18 @@ typedef struct race {
     const pz_measure_reduce_spec *spec;
     pz_measure_reduce_case *cases;
     int n_cases;
-    size_t zero_bytes; /* of the largest rider */
+    size_t zero_bytes;         /* of the largest rider */
+    bool one_step, nccl, gemm; /* some case wants it */
     pz_progress_fn progress;
     void *user;
     pz_group *group;
     int replays[PZ_MEASURE_MAX_CASES]; /* rank 0's, for all */
     member at[PZ_MAX_RANKS];
 } race;
+
+static bool is_ours(const pz_measure_reduce_case *c) {
+    return c->kind == PZ_REDUCE_FUSED || c->kind == PZ_REDUCE_ALL_REDUCE || c->kind == PZ_REDUCE_FUSED_GEMM;
+}
 
 /* ---- links ---- */
 typedef struct chain_link {
@@ -72,7 +80,9 @@ static pz_status run_link(void *ctx, int number, pz_error *err) {
     a.hidden = s->hidden;
     a.zero = l->c->zero_bytes ? k->zero : NULL;
     a.zero_bytes = l->c->zero_bytes;
-    a.dependent = !l->c->serial && number > 0;
+    const bool gemm = l->c->kind == PZ_REDUCE_FUSED_GEMM;
+    a.dependent = (gemm || !l->c->serial) && number > 0;
+    if (gemm) a.zero = pz_follower_zero(&k->follower, number, &a.zero_bytes);
     a.stream = k->lab.stream;
     if (l->c->kind == PZ_REDUCE_NCCL || l->c->kind == PZ_REDUCE_NCCL_NORM) {
         size_t count = (size_t)s->m * (size_t)s->hidden;
@@ -82,8 +92,10 @@ static pz_status run_link(void *ctx, int number, pz_error *err) {
         return l->c->kind == PZ_REDUCE_NCCL ? PZ_OK : pz_cuda_rms_norm(&a, err);
     }
     if (l->c->kind == PZ_REDUCE_ALL_REDUCE) a.y.data = a.res.data = a.x_norm = NULL, a.w = NULL;
-    pz_group_view view = pz_cuda_group_view(k->b, l->alone, k->one_shot);
-    return pz_cuda_reduce_norm(&a, &view, err);
+    const int by_steps[] = {k->one_shot, PZ_GROUP_ROWS, 0};
+    pz_group_view view = pz_cuda_group_view(k->b, l->alone, by_steps[l->c->steps]);
+    PZ_TRY(pz_cuda_reduce_norm(&a, &view, err));
+    return gemm ? pz_follower_run(&k->follower, number, a.y.data, k->x_norm, !l->c->serial, err) : PZ_OK;
 }
 
 /* ---- data: the partial sums are each rank's own, everything else is the same on all ---- */
@@ -111,7 +123,7 @@ static pz_status make_data(member *k, pz_error *err) {
 }
 
 /* As a plan on this device would say. */
-static pz_status choose_one_shot(member *k, pz_error *err) {
+static pz_status choose(member *k, pz_error *err) {
     const pz_measure_reduce_spec *s = k->race->spec;
     pz_device device;
     pz_tuned *tuned;
@@ -121,8 +133,11 @@ static pz_status choose_one_shot(member *k, pz_error *err) {
     device.ranks = s->ranks;
     device.one_shot = s->one_shot;
     k->one_shot = pz_donor_of(&device, s->m, true, s->hidden).one_shot;
+    pz_status st = PZ_OK;
+    if (k->race->gemm)
+        st = pz_follower_open(&k->lab, &device, s->m, s->gemm_n, s->hidden, s->copies, s->seed + 4, &k->follower, err);
     pz_tuned_free(tuned);
-    return PZ_OK;
+    return st;
 }
 
 static void free_chains(member *k) {
@@ -146,8 +161,9 @@ static pz_status open_member(member *k, pz_error *err) {
     PZ_TRY(pz_cuda_backend.open(&o, &k->b, err));
     PZ_TRY(pz_lab_open(&k->lab, k->b->device, err));
     PZ_TRY(make_data(k, err));
-    PZ_TRY(choose_one_shot(k, err));
-    PZ_TRY(pz_cuda_group_reserve(k->b, s->hidden, k->one_shot, err));
+    PZ_TRY(choose(k, err));
+    PZ_TRY(pz_cuda_group_reserve(k->b, s->hidden, k->race->one_step ? PZ_GROUP_ROWS : k->one_shot, err));
+    if (!k->race->nccl) return PZ_OK;
     pz_status st = pz_nccl_open(k->comm, &k->nccl, &k->no_nccl);
     if (st == PZ_OK) k->lab.wait = wait_for_ranks, k->lab.wait_ctx = k;
     return st == PZ_OK || st == PZ_E_UNSUPPORTED ? PZ_OK : pz_fail(err, st, "%s", k->no_nccl.msg);
@@ -165,8 +181,8 @@ static void close_member(member *k) {
 
 /* ---- one case ---- */
 static bool is_possible(const member *k, const pz_measure_reduce_case *c) {
-    bool ours = c->kind == PZ_REDUCE_FUSED || c->kind == PZ_REDUCE_ALL_REDUCE;
-    return ours ? !pz_cuda_group_nccl(k->b) : k->nccl != NULL;
+    if (c->kind == PZ_REDUCE_FUSED_GEMM && !k->race->gemm) return false;
+    return is_ours(c) ? !pz_cuda_group_nccl(k->b) : k->nccl != NULL;
 }
 
 /* What the last replay left in r, bit by bit. Rank 0 writes what all have found; the others see it after the next
@@ -183,10 +199,14 @@ static pz_status check_sums(member *k, pz_measure_reduce_case *c, pz_error *err)
     if (st == PZ_OK) st = pz_cuda_check(cudaMemcpy(res, k->res, count * 2, cudaMemcpyDeviceToHost), "res", err);
     if (st == PZ_OK) st = pz_comm_exchange(k->comm, k->host_x, all, err);
     k->wrong = 0;
+    k->late = PZ_OK;
+    if (st == PZ_OK && c->kind == PZ_REDUCE_FUSED_GEMM)
+        k->late = pz_follower_check(&k->follower, s->copies - 1, k->y, k->x_norm, err);
+    if (k->late != PZ_E_VERIFY && st == PZ_OK) st = k->late;
     for (size_t i = 0; i < count && st == PZ_OK; i++) {
         float sum = pz_bf16_to_f32(((const uint16_t *)all[0])[i]);
         for (int r = 1; r < s->ranks; r++) sum += pz_bf16_to_f32(((const uint16_t *)all[r])[i]);
-        if (c->kind == PZ_REDUCE_FUSED) sum += pz_bf16_to_f32(res[i]);
+        if (c->kind != PZ_REDUCE_ALL_REDUCE) sum += pz_bf16_to_f32(res[i]);
         k->wrong += pz_f32_to_bf16(sum) != k->host_r[i];
     }
     pz_free(res);
@@ -194,8 +214,10 @@ static pz_status check_sums(member *k, pz_measure_reduce_case *c, pz_error *err)
     if (st != PZ_OK || pz_comm_rank(k->comm) != 0) return st;
     for (int r = s->ranks - 1; r >= 0; r--) {
         size_t wrong = k->race->at[r].wrong;
-        if (!wrong) continue;
+        if (!wrong && k->race->at[r].late == PZ_OK) continue;
         c->status = PZ_E_VERIFY;
+        snprintf(c->message, sizeof c->message, "rank %d: the GEMM has other bits than by itself", r);
+        if (!wrong) continue;
         snprintf(c->message, sizeof c->message, "rank %d: %zu of %zu sums are wrong", r, wrong, count);
     }
     return PZ_OK;
@@ -215,7 +237,7 @@ static pz_status prepare(member *k, int i, pz_error *err) {
     PZ_TRY(pz_lab_replay(&k->lab, &k->chains[i], err));
     PZ_TRY(pz_lab_wait(&k->lab, err));
     PZ_TRY(pz_cuda_group_check(k->b, err));
-    if (c->kind == PZ_REDUCE_FUSED || c->kind == PZ_REDUCE_ALL_REDUCE) PZ_TRY(check_sums(k, c, err));
+    if (is_ours(c)) PZ_TRY(check_sums(k, c, err));
     PZ_TRY(pz_comm_barrier(k->comm, err));
     if (c->status != PZ_OK) return PZ_OK;
     PZ_TRY(pz_lab_calibrate(&k->lab, &k->chains[i], r->spec->sample_us, err));
@@ -227,7 +249,9 @@ static pz_status prepare(member *k, int i, pz_error *err) {
 
 static void refuse(const member *k, pz_measure_reduce_case *c) {
     if (pz_comm_rank(k->comm) != 0) return;
-    const char *why = k->nccl ? "these GPUs cannot write to each other's memory" : k->no_nccl.msg;
+    const char *why = k->no_nccl.msg;
+    if (is_ours(c)) why = "these GPUs cannot write to each other's memory";
+    if (c->kind == PZ_REDUCE_FUSED_GEMM && !k->race->gemm) why = "a GEMM needs rows of a multiple of 16";
     c->status = PZ_E_UNSUPPORTED;
     snprintf(c->message, sizeof c->message, "%.*s", (int)sizeof c->message - 1, why);
 }
@@ -278,6 +302,9 @@ pz_status pz_cuda_measure_reduce(const pz_measure_reduce_spec *spec, pz_measure_
         cases[i].message[0] = 0;
         cases[i].times = (pz_measure_times){0};
         if (cases[i].zero_bytes > r.zero_bytes) r.zero_bytes = cases[i].zero_bytes;
+        r.one_step = r.one_step || cases[i].steps == 1;
+        r.nccl = r.nccl || !is_ours(&cases[i]);
+        r.gemm = r.gemm || (cases[i].kind == PZ_REDUCE_FUSED_GEMM && spec->hidden % GEMM_STEP == 0);
     }
     PZ_TRY(pz_group_new(spec->ranks, 0, &r.group, err));
     for (int k = 0; k < spec->ranks; k++) {
