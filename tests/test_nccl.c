@@ -4,7 +4,6 @@
 #include "support.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "backend/cuda/comm/nccl.h"
