@@ -10,7 +10,6 @@ enum {
     MAX_SPLIT = 64,     /* more adds into one element never paid */
     FEW_ROWS = 32,      /* of one tile of few; more rows are several tiles, each of which reads the weights again */
     WIDE_ROWS = 128,    /* of one tile of wide */
-    WIDE_HEAD = 1280,   /* bytes of shared memory of wide that are no ring, at most */
     HALF_SMEM = 113920, /* that a block may take where two are to be on an SM */
     SM_SMEM = 229888,   /* of an SM, without what the norm takes; a block takes BLOCK_SMEM more than it asks for */
     BLOCK_SMEM = 1024,
@@ -35,10 +34,6 @@ static const double early_us = 0.04;     /* but hold up what is read after them 
 static const double late_products = 0.5; /* of the tensor cores of few likewise */
 static const double sums_us = 0.06, warp_us = 0.02,
                     share_us = 0.2; /* sums of warps, of warpgroups meet in shared memory */
-
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 static bool is_few(const pz_gemm_config *c) {
     return c->family == PZ_GEMM_SKINNY || c->family == PZ_GEMM_GROUP;
@@ -66,45 +61,28 @@ typedef struct layout {
 } layout;
 
 static int blocks_per_sm(int64_t smem, int threads, int registers) {
-    int64_t n = min64(SM_SMEM / (smem + BLOCK_SMEM), SM_REGISTERS / ((int64_t)threads * registers));
+    int64_t n = pz_min64(SM_SMEM / (smem + BLOCK_SMEM), SM_REGISTERS / ((int64_t)threads * registers));
     return n < 1 ? 1 : (int)n;
 }
 
-/* The arithmetic of skinny_geometry for tiles of `rows` rows. */
 static bool few_layout(const pz_gemm_shape *s, const pz_gemm_config *c, int rows, layout *l) {
-    int64_t warps = (int64_t)c->tile_n / 16 * c->warps, have = min64(s->m, rows), sum_rows = rows < 8 ? 8 : rows;
-    int64_t x = pz_align_up((size_t)(l->part * (PZ_GEMM_CHUNK / 8) * 16 * (have | 1) + 16 * sum_rows), 128);
-    int64_t sums = c->warps == 1 && have > 4 ? 0 : c->warps * sum_rows * (c->tile_n + 4) * 4;
-    int64_t slot = warps * 32 * PZ_GEMM_CHUNK, room = PZ_GEMM_SMEM - x - sums,
-            slots = min64(PZ_GEMM_MAX_SLOTS, l->held - 1);
-    if (c->stages) slots = min64(slots, c->stages);
-    if (room < 0) return false;
-    slots = min64(slots, room / slot);
-    if (slots < 1 && l->held > 1) return false;
+    pz_gemm_slots at;
+    if (!pz_gemm_lay_out_slots(c, s->m, rows, s->n, s->k, &at)) return false;
     l->rows = rows;
-    l->stages = slots;
-    l->smem = x + sums + slots * slot;
-    l->per_sm = blocks_per_sm(l->smem, (int)(32 * warps), 96);
+    l->stages = at.slots;
+    l->smem = (int64_t)at.slots * at.slot + at.x_bytes + at.sum_bytes;
+    l->per_sm = blocks_per_sm(l->smem, 2 * c->tile_n * c->warps, 96);
     return true;
 }
 
 static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout *l) {
-    int groups = c->tile_n / 64 * c->warps, rows = 8;
-    while (rows < s->m && rows < WIDE_ROWS) rows *= 2;
-    /* slots of 64 k each; a unit's are held together */
-    int64_t w = c->tile_n * 128, x = rows * 128, room = PZ_GEMM_WIDE_SMEM - WIDE_HEAD,
-            hold = 2 * pz_gemm_unit(s->n, s->k);
-    int64_t most = min64(24, 31 - hold * (c->warps - 1)), slots = 2 * l->part;
-    if (c->stages && most > 2 * c->stages) most = 2 * c->stages < hold ? hold : 2 * c->stages;
-    if (slots > most) slots = most;
-    int64_t both = min64(slots, room / (w + x)), sums = c->warps > 1 ? c->warps * rows * (c->tile_n + 4) * 4 : 0;
-    if (both < min64(hold, 2 * l->part) || sums > room) return false;
-    slots = min64(slots, (room - both * x) / w);
-    int64_t rings = slots * w + both * x;
-    l->rows = rows;
-    l->stages = slots / 2;
-    l->smem = (rings > sums ? rings : sums) + WIDE_HEAD;
-    l->per_sm = blocks_per_sm(l->smem, 128 * groups + 32, rows > 32 && groups < PZ_GEMM_MAX_GROUPS ? 168 : 112);
+    int groups = c->tile_n / 64 * c->warps;
+    pz_gemm_rings at;
+    for (l->rows = 8; l->rows < s->m && l->rows < WIDE_ROWS;) l->rows *= 2;
+    if (!pz_gemm_lay_out_rings(c, l->rows, s->n, s->k, &at)) return false;
+    l->stages = at.w_slots / 2;
+    l->smem = at.smem;
+    l->per_sm = blocks_per_sm(l->smem, 128 * groups + 32, l->rows > 32 && groups < PZ_GEMM_MAX_GROUPS ? 168 : 112);
     return true;
 }
 
@@ -165,9 +143,10 @@ static double after_reading(const pz_gemm_config *c, const layout *l, double row
 static double launch_time(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c) {
     layout l;
     if ((c->family != PZ_GEMM_SKINNY && !has_wgmma(dev)) || !lay_out(s, c, &l)) return INFINITY;
-    int64_t k = min64(l.part * PZ_GEMM_CHUNK, s->k), rows = min64(s->m, l.rows), blocks = count_blocks(s, c, l.rows);
+    int64_t k = pz_min64(l.part * PZ_GEMM_CHUNK, s->k), rows = pz_min64(s->m, l.rows),
+            blocks = count_blocks(s, c, l.rows);
     double busiest = (double)pz_ceil_div(blocks, dev->units); /* blocks of one SM */
-    double weights = (double)min64(c->tile_n, s->n) * (double)k * 2, x = (double)rows * (double)k * 2;
+    double weights = (double)pz_min64(c->tile_n, s->n) * (double)k * 2, x = (double)rows * (double)k * 2;
     double resident = busiest < l.per_sm ? busiest : l.per_sm, waves = ceil(busiest / l.per_sm);
     double chunk = (double)c->tile_n * PZ_GEMM_CHUNK * 2;
     double flying = resident * chunk * (is_few(c) ? (double)(c->warps * (l.stages + 1)) : (double)l.stages);
@@ -210,7 +189,7 @@ static int half_stages(const pz_gemm_shape *s, const pz_gemm_config *c) {
     layout l;
     half.stages = 0;
     if (c->family != PZ_GEMM_WIDE || !lay_out(s, &half, &l) || l.smem <= HALF_SMEM) return 0;
-    half.stages = (HALF_SMEM - WIDE_HEAD) / (256 * (c->tile_n + l.rows));
+    half.stages = (HALF_SMEM - PZ_GEMM_WIDE_HEAD) / (256 * (c->tile_n + l.rows));
     return half.stages && lay_out(s, &half, &l) && l.per_sm > 1 ? half.stages : 0;
 }
 
@@ -231,7 +210,7 @@ static void visit_splits(const pz_device *dev, const pz_gemm_shape *s, pz_gemm_c
     int64_t units = pz_gemm_units(s->n, s->k);
     c.split = 1;
     visit_stages(dev, s, c, fn, ctx);
-    for (int64_t split = 2; split <= min64(units, MAX_SPLIT); split++) {
+    for (int64_t split = 2; split <= pz_min64(units, MAX_SPLIT); split++) {
         c.split = (int)split;
         int64_t blocks = pz_gemm_blocks(s, &c), tiles = blocks / split;
         bool shortest = split == pz_ceil_div(units, pz_ceil_div(units, split));

@@ -400,31 +400,23 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     if (c->split > units)
         return pz_fail(err, PZ_E_INVAL, "%s gemm: split %d of K = %d: at most %d units of %d", name, c->split, a->k,
                        units, unit * CHUNK);
-    int rows = a->m < l->tile_m ? a->m : l->tile_m, part = (units + c->split - 1) / c->split;
-    int threads = 32 * warps, tile_rows = l->tile_m < 8 ? 8 : l->tile_m;
-    int most = (part + c->warps - 1) / c->warps * unit - 1; /* chunks of a warp that are not in registers */
-    p->x_piece = 16 * (rows | 1);                           /* odd: neighbouring pieces begin in other banks */
-    p->direct = c->warps == 1 && rows > 4;
-    /* what is read beyond the rows of the last piece are sums that nobody uses */
-    size_t x_bytes = ((size_t)part * unit * (CHUNK / 8) * p->x_piece + 16 * tile_rows + 127) / 128 * 128,
-           sum_bytes = p->direct ? 0 : (size_t)c->warps * tile_rows * (c->tile_n + 4) * 4;
-    int slot = SLOT * 32 * warps, room = PZ_GEMM_SMEM - (int)(x_bytes + sum_bytes);
-    int slots = most > PZ_GEMM_MAX_SLOTS ? PZ_GEMM_MAX_SLOTS : most;
-    if (c->stages && slots > c->stages) slots = c->stages;
-    if (x_bytes + sum_bytes <= PZ_GEMM_SMEM && slots > room / slot) slots = room / slot;
-    if (x_bytes + sum_bytes > PZ_GEMM_SMEM || (slots < 1 && most > 0))
+    const int threads = 32 * warps;
+    pz_gemm_slots at;
+    if (!pz_gemm_lay_out_slots(c, a->m, l->tile_m, a->n, a->k, &at))
         return pz_fail(err, PZ_E_UNSUPPORTED,
                        "%s gemm: %d rows of x and %d of K do not fit into shared memory; split more or use fewer rows "
                        "of a tile",
-                       name, rows, part * unit * CHUNK);
-    p->x_offset = slots * slot;
-    p->sum_offset = p->x_offset + (int)x_bytes;
-    *smem = (size_t)p->sum_offset + sum_bytes;
+                       name, a->m < l->tile_m ? a->m : l->tile_m,
+                       (int)pz_gemm_longest(a->n, a->k, c->split) * unit * CHUNK);
+    p->x_piece = at.x_piece, p->direct = at.direct;
+    p->x_offset = at.slots * at.slot;
+    p->sum_offset = p->x_offset + (int)at.x_bytes;
+    *smem = (size_t)(p->sum_offset + at.sum_bytes);
     p->out = l->out;
     p->x = (const __nv_bfloat16 *)a->x;
     p->w = (const __nv_bfloat16 *)a->w;
     p->ldx = a->ldx, p->ldw = a->ldw, p->k = a->k, p->units = units, p->unit = unit, p->tile_m = l->tile_m;
-    p->columns = columns, p->warps = c->warps, p->slots = slots, p->piece = 16 * 32 * warps, p->depth = c->depth;
+    p->columns = columns, p->warps = c->warps, p->slots = at.slots, p->piece = 16 * 32 * warps, p->depth = c->depth;
     p->put_cols = c->tile_n < threads ? c->tile_n : threads, p->put_rows = threads / p->put_cols;
     return PZ_OK;
 }

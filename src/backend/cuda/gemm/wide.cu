@@ -17,7 +17,7 @@ namespace {
 
 /* BARRIERS: a block of 64 k has barrier number b % BARRIERS whatever its slot, so that groups that share the units may
  * meet at one. Rings are so short that a group that waits for block b knows block b - BARRIERS to be complete. */
-enum { CHUNK = PZ_GEMM_CHUNK, BLOCK = 64, BLOCKS = CHUNK / BLOCK, ROWS = 64, BARRIERS = 32, MAX_STAGES = 24 };
+enum { CHUNK = PZ_GEMM_CHUNK, BLOCK = 64, BLOCKS = CHUNK / BLOCK, ROWS = 64, BARRIERS = PZ_GEMM_BARRIERS };
 struct wide_params {
     CUtensorMap w, x;
     pz_gemm_output out;
@@ -33,6 +33,8 @@ struct shared_head {
     float x_inv[128];
     int flag;
 };
+
+static_assert(sizeof(shared_head) <= PZ_GEMM_WIDE_HEAD, "what the layout leaves for it");
 
 /* The part of a tile's chunks that one block has. */
 struct work {
@@ -391,17 +393,6 @@ pz_status make_map(CUtensorMap *map, const void *data, int64_t ld, int rows, int
     return PZ_OK;
 }
 
-/* Slots of the two rings, `most` at the most: as many as the part of K has blocks if they fit, else equally many, and
- * what is left to the weights, which can be loaded before the wait. */
-void size_rings(wide_params *p, int blocks, int most, int room) {
-    int both = room / (p->w_bytes + p->x_bytes);
-    if (most > blocks) most = blocks;
-    if (both > most) both = most;
-    p->x_stages = p->w_stages = both;
-    while (both > 0 && p->w_stages < most && (p->w_stages + 1) * p->w_bytes + p->x_stages * p->x_bytes <= room)
-        p->w_stages++;
-}
-
 /* Fills in all of `p` but the maps. */
 pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_error *err) {
     const pz_gemm_args *a = &l->args;
@@ -420,26 +411,16 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
         return pz_fail(err, PZ_E_INVAL, "wide gemm: split %d of K = %d: at most %d units of %d", c->split, a->k, units,
                        unit * CHUNK);
     p->columns = columns, p->shares = c->warps;
-    p->depth = c->depth < MAX_STAGES ? c->depth : 0; /* no ring has as many */
+    p->depth = c->depth < PZ_GEMM_MAX_RING ? c->depth : 0; /* no ring has as many */
     p->chunks = chunks, p->unit = unit, p->part = units / c->split, p->longer = units % c->split;
-    p->w_bytes = c->tile_n * BLOCK * 2, p->x_bytes = l->tile_m * BLOCK * 2;
-    int part = unit * ((units + c->split - 1) / c->split), room = PZ_GEMM_WIDE_SMEM - (int)sizeof(shared_head);
-    if (part > chunks) part = chunks;
-    const int hold = BLOCKS * (unit < part ? unit : part); /* slots: a unit's blocks are held together */
-    /* who waits for block b has waited for the last one of its unit before */
-    int most = BARRIERS - BLOCKS * unit * (p->shares - 1) - 1, asked = c->stages < MAX_STAGES ? BLOCKS * c->stages : 0;
-    if (most > MAX_STAGES) most = MAX_STAGES;
-    if (asked && asked < hold) asked = hold;
-    if (asked && most > asked) most = asked;
-    size_rings(p, BLOCKS * part, most, room);
-    size_t sums = c->warps > 1 ? (size_t)c->warps * l->tile_m * (c->tile_n + 4) * 4 : 0;
-    size_t ring = (size_t)p->w_stages * p->w_bytes + (size_t)p->x_stages * p->x_bytes;
-    if (p->x_stages < hold || sums > (size_t)room)
+    pz_gemm_rings at;
+    if (!pz_gemm_lay_out_rings(c, l->tile_m, a->n, a->k, &at))
         return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: tile_n %d with %d rows of x does not fit into shared memory",
                        c->tile_n, l->tile_m);
+    p->w_stages = at.w_slots, p->x_stages = at.x_slots, p->w_bytes = at.w_bytes, p->x_bytes = at.x_bytes;
     p->w_step = BLOCKS * unit * p->shares % p->w_stages, p->x_step = BLOCKS * unit * p->shares % p->x_stages;
     p->out = l->out;
-    *smem = (ring > sums ? ring : sums) + sizeof(shared_head);
+    *smem = (size_t)at.smem;
     return PZ_OK;
 }
 
