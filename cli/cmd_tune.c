@@ -7,7 +7,8 @@
 #define BUILT_IN_MODEL "models/kimi-tiny"
 
 static const cli_option options[] = {
-    CLI_OPTION("tp", "N", CLI_INT, "1", "1..1024", tp, "tensor-parallel ranks of the model"),
+    CLI_OPTION("tp", "N", CLI_INT, "1", "1..1024", tp,
+               "tensor-parallel ranks: of the model; and the all-reduce over so many GPUs is tuned too"),
     CLI_OPTION("batches", "LIST", CLI_INTS, NULL, "1..65536", batches,
                "rows of the steps (default 1,2,4,...,128); a row of the table serves fewer rows too"),
     CLI_OPTION("shapes", "N,K;...", CLI_TEXT, NULL, NULL, shapes,
@@ -46,7 +47,8 @@ static char *command_line(const cli_args *a) {
     if (a->shapes)
         fprintf(f, " --shapes '%s'", a->shapes);
     else
-        fprintf(f, " %s --tp %d", a->what ? a->what : BUILT_IN_MODEL, (int)a->tp);
+        fprintf(f, " %s", a->what ? a->what : BUILT_IN_MODEL);
+    fprintf(f, " --tp %d", (int)a->tp);
     for (int i = 0; i < a->batches.n; i++) fprintf(f, "%s%d", i ? "," : " --batches ", a->batches.at[i]);
     fprintf(f, " --accum %s%s", a->accums, a->quick ? " --quick" : "");
     if (fclose(f) == 0) return line;
@@ -108,7 +110,10 @@ const cli_command cli_tune = {
     "measures on a GPU how each GEMM of a model is fastest, and writes the tuned table",
     "MODEL is a directory with a config.json; weights are not read. Without it the GEMMs of the built-in model are\n"
     "tuned. The table is written after every row, so a run can be interrupted and taken up again with --resume.\n"
+    "With --tp N the fused all-reduce over N GPUs, --gpu and those after it, is measured last; with fewer GPUs it is "
+    "not.\n"
     "  prezero tune kimi-k2 --tp 4 --batches 1,4,16,64\n"
-    "  prezero tune --shapes '2112,7168;384,7168' --accum fixed,f32 --out my.json --resume\n",
+    "  prezero tune --shapes '2112,7168;384,7168' --accum fixed,f32 --out my.json --resume\n"
+    "  prezero tune --shapes 2112,7168 --tp 2 --resume\n",
     CLI_OPTIONS(options),
     run};

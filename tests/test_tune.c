@@ -26,6 +26,9 @@ typedef struct fake {
     bool wrong_first, all_wrong; /* the launch that the model ranks first has a wrong result; all have */
     pz_norm_sample donor;        /* us: base; m, bytes unused */
     double donor_row, fill, rider;
+    double steps_base[2], steps_row[2], reduce_ci; /* of a collective, by its steps; half of an interval */
+    int reduces, reduce_fail_at;                   /* calls; the one that fails, 0: none */
+    pz_status reduce_fail_with;
 } fake;
 
 static double hash_unit(const pz_tune_case *c, const pz_gemm_shape *s) {
@@ -113,6 +116,19 @@ static pz_status fake_norm(void *ctx, int m, int hidden, const int64_t *bytes, i
     return PZ_OK;
 }
 
+static pz_status fake_reduce(void *ctx, int ranks, int m, int hidden, pz_tune_reduce *cases, int n, pz_error *err) {
+    fake *f = ctx;
+    assert_true(ranks == 4 && hidden == 7168);
+    if (++f->reduces == f->reduce_fail_at) return pz_fail(err, f->reduce_fail_with, "rank 3: no GPU 3: there are 3");
+    for (int i = 0; i < n; i++) {
+        assert_in_range(cases[i].steps, 1, 2);
+        int s = cases[i].steps - 1;
+        cases[i].us = f->steps_base[s] + f->steps_row[s] * m + (cases[i].bytes ? f->rider : 0);
+        cases[i].ci = f->reduce_ci;
+    }
+    return PZ_OK;
+}
+
 /* ---- a run ---- */
 typedef struct rig {
     fake f;
@@ -146,7 +162,7 @@ static void rig_open(rig *r, const char *shapes, pz_accum accum) {
     pz_error err;
     *r = (rig){.f = {.self = 0.9, .reduce = 0.7, .ticket = 1.5, .memset = 2, .whole = 3, .blas = 12, .noise = 0.1}};
     assert_ok(pz_device_find("h200", 0, &r->f.dev, &err), &err);
-    r->clock = (pz_tune_clock){&r->f, fake_gemm, fake_norm};
+    r->clock = (pz_tune_clock){&r->f, fake_gemm, fake_norm, fake_reduce};
     assert_ok(pz_tune_parse_shapes(shapes, accum, &r->shapes, &err), &err);
     r->plan = (pz_tune_plan){.dev = &r->f.dev,
                              .clock = &r->clock,
@@ -576,6 +592,113 @@ static void test_gate_constants(void **state) {
     rig_close(&r);
 }
 
+/* ---- collectives ---- */
+static void rig_collectives(rig *r) {
+    rig_open(r, "2112,7168", PZ_ACCUM_FIXED);
+    r->plan.ranks = 4;
+    r->plan.ranks_hidden = 7168;
+    r->f.steps_base[0] = 3, r->f.steps_row[0] = 0.0625;
+    r->f.steps_base[1] = 4.5, r->f.steps_row[1] = 0.03125; /* one step is the faster way up to 48 rows */
+    r->f.rider = 0.125;
+}
+
+static void test_collectives(void **state) {
+    (void)state;
+    static const struct {
+        double one_base, one_row, two_base, two_row, ci, rider;
+        int one_shot;
+        double base, row; /* 0, 0: not a line */
+    } rows[] = {
+        {3, 0.0625, 4.5, 0.03125, 0, 0.125, 48, 0, 0},
+        {3, 0.0625, 4.5, 0.03125, 0.25, 0.125, 64, 0, 0}, /* by 0.5 slower at 64 rows, which the intervals allow */
+        {3, 0.03, 4.5, 0.03, 0, 0, 256, 3, 0.03},         /* two ranks: both send as much */
+        {5, 0.06, 4.5, 0.03, 0, 0.04, 1, 0, 0},           /* slower from the first row on; the rider is noise */
+        {4, -0.01, 4.5, -0.01, 0, 1, 256, 4 - 0.01 * (1 + 4 + 8 + 16 + 32 + 48 + 64 + 96 + 128) / 9.0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rig r;
+        rig_collectives(&r);
+        r.f.steps_base[0] = rows[i].one_base, r.f.steps_row[0] = rows[i].one_row;
+        r.f.steps_base[1] = rows[i].two_base, r.f.steps_row[1] = rows[i].two_row;
+        r.f.reduce_ci = rows[i].ci;
+        r.f.rider = rows[i].rider;
+        rig_run(&r);
+        assert_int_equal(r.last_done, r.last_total);
+        assert_int_equal(r.last_total, 400);
+        const pz_tuned_collective *c = pz_tuned_collective_exact(r.table, 4, 7168);
+        assert_non_null(c);
+        assert_int_equal(c->one_shot, rows[i].one_shot);
+        if (rows[i].base > 0)
+            assert_true(fabs(c->ar_base - rows[i].base) < 1e-9 && fabs(c->ar_row - rows[i].row) < 1e-9);
+        assert_true(c->ar_base > 2 && c->ar_base < 7 && c->ar_row >= 0 && c->ar_row < 0.07);
+        assert_true(fabs(c->rider - (rows[i].rider > 0.05 ? rows[i].rider : 0)) < 1e-9);
+        assert_true(r.table->gate.ar_base == c->ar_base && r.table->gate.ar_row == c->ar_row);
+        rig_close(&r);
+    }
+}
+
+/* Where the GPUs are not there the rest is tuned all the same, and the summary says why not; wrong sums end the run,
+ * which has written its rows. What the table has is kept, and measured again without `resume`. */
+static void test_no_collectives(void **state) {
+    (void)state;
+    pz_error err;
+    char *text;
+    rig r;
+    rig_collectives(&r);
+    r.f.reduce_fail_at = 3;
+    r.f.reduce_fail_with = PZ_E_UNSUPPORTED;
+    rig_run(&r);
+    assert_int_equal(r.tally.rows, 3);
+    assert_int_equal(r.table->collectives.n, 0);
+    assert_true(isnan(r.table->gate.ar_base));
+    assert_int_equal(r.last_done, 400 - 100 + 100 * 2 / 11);
+    assert_ok(pz_tune_summary(&r.plan, r.table, &r.tally, &text, &err), &err);
+    assert_contains(text, "collectives of 4 ranks were not tuned: rank 3: no GPU 3: there are 3\n");
+    pz_free(text);
+
+    char *dir = support_tmp_dir(), *path = support_path(dir, "t.json");
+    static const pz_status ends[] = {PZ_E_VERIFY, PZ_E_TIMEOUT, PZ_E_NOMEM};
+    r.plan.path = path;
+    r.plan.resume = true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        rig_table(&r);
+        r.f.reduces = 0;
+        r.f.reduce_fail_with = ends[i];
+        assert_fails(pz_tune_run(&r.plan, r.table, &r.tally, &err), ends[i], &err, "collectives of 4 ranks: rank 3");
+        pz_tuned_free(r.table);
+        assert_ok(pz_tuned_load(path, &r.f.dev, &r.table, &err), &err);
+        assert_int_equal(r.table->rows.n, 3);
+        assert_int_equal(r.table->collectives.n, 0);
+    }
+    r.f.reduce_fail_at = 0; /* and goes on there */
+    r.last_done = 0;
+    rig_run(&r);
+    assert_int_equal(r.tally.kept, 3);
+    assert_int_equal(r.last_total, 100);
+    pz_tuned *again;
+    int stale;
+    assert_ok(pz_tune_open_table(&r.f.dev, path, "again", &again, &stale, &err), &err);
+    assert_int_equal(again->collectives.n, 1);
+    assert_int_equal(again->collectives.at[0].one_shot, 48);
+    assert_ok(pz_tune_summary(&r.plan, again, &r.tally, &text, &err), &err);
+    assert_contains(text, "all-reduce + norm of 7168 columns over 4 ranks: one step up to 48 rows; ");
+    assert_contains(text, "a rider adds 0.12 us\n");
+    pz_free(text);
+    pz_tuned_free(again);
+    r.f.reduces = 0;
+    rig_run(&r);
+    assert_int_equal(r.f.reduces, 0);
+    r.plan.resume = false;
+    r.last_done = 0;
+    r.f.steps_base[1] = 100;
+    rig_run(&r);
+    assert_int_equal(r.table->collectives.n, 1);
+    assert_int_equal(r.table->collectives.at[0].one_shot, 256);
+    rig_close(&r);
+    pz_free(path);
+    support_tmp_remove(dir);
+}
+
 static void test_fit(void **state) {
     (void)state;
     double x[] = {1, 2, 3, 4}, y[] = {3.1, 4.9, 7.1, 8.9}, base = -1, slope = -1;
@@ -740,12 +863,16 @@ static void test_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),     cmocka_unit_test(test_valleys),       cmocka_unit_test(test_carried),
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_kinds),         cmocka_unit_test(test_cublaslt),
-        cmocka_unit_test(test_wrong),      cmocka_unit_test(test_refused_shape), cmocka_unit_test(test_interrupted),
-        cmocka_unit_test(test_open_table), cmocka_unit_test(test_quick),         cmocka_unit_test(test_gate_constants),
-        cmocka_unit_test(test_fit),        cmocka_unit_test(test_parse_shapes),  cmocka_unit_test(test_model_shapes),
-        cmocka_unit_test(test_public),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_choice),       cmocka_unit_test(test_valleys),
+        cmocka_unit_test(test_carried),      cmocka_unit_test(test_order),
+        cmocka_unit_test(test_kinds),        cmocka_unit_test(test_cublaslt),
+        cmocka_unit_test(test_wrong),        cmocka_unit_test(test_refused_shape),
+        cmocka_unit_test(test_interrupted),  cmocka_unit_test(test_open_table),
+        cmocka_unit_test(test_quick),        cmocka_unit_test(test_gate_constants),
+        cmocka_unit_test(test_collectives),  cmocka_unit_test(test_no_collectives),
+        cmocka_unit_test(test_fit),          cmocka_unit_test(test_parse_shapes),
+        cmocka_unit_test(test_model_shapes), cmocka_unit_test(test_public),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

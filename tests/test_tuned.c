@@ -126,6 +126,9 @@ static void test_round_trip(void **state) {
     put(t, blas);
     t->gate.fill = 17000.25;
     t->gate.rider = 0;
+    static const pz_tuned_collective some[] = {
+        {4, 7168, 32, 5.5, 0.0625, 0}, {2, 7168, 256, 3.5, 0.03125, 0.125}, {2, 1024, 128, 3, 0, 0}};
+    for (int i = 0; i < 3; i++) assert_int_equal(pz_tuned_put_collective(t, &some[i], NULL), PZ_OK);
     pz_free(t->command);
     t->command = pz_strdup("prezero tune \"a\\b\" \xc3\xa9\n");
     char *text = text_of(t);
@@ -138,6 +141,13 @@ static void test_round_trip(void **state) {
     pz_tuned *back = parse(text);
     assert_int_equal(back->rows.n, 3);
     assert_int_equal(back->stale, 0);
+    assert_int_equal(back->stale_collectives, 0);
+    assert_int_equal(back->collectives.n, 3); /* by ranks, then columns */
+    assert_true(memcmp(&back->collectives.at[0], &some[2], sizeof *some) == 0);
+    assert_true(memcmp(&back->collectives.at[1], &some[1], sizeof *some) == 0);
+    assert_true(memcmp(&back->collectives.at[2], &some[0], sizeof *some) == 0);
+    assert_contains(text, "\n    {\"kernels\": \"" PZ_REDUCE_KERNEL_VERSION
+                          "\", \"ranks\": 4, \"hidden\": 7168, \"one_shot\": 32, \"ar_base\": 5.5, ");
     assert_string_equal(back->command, t->command);
     assert_string_equal(back->date, t->date);
     assert_true(back->gate.fill == 17000.25 && back->gate.rider == 0 && isnan(back->gate.ar_base));
@@ -167,6 +177,10 @@ static void test_round_trip(void **state) {
 #define OFF "\"off\": {\"strategy\": \"self\", " SKINNY TIMES
 #define KEY "\"n\": 64, \"k\": 256, \"weight\": \"bf16\", \"accum\": \"fixed\", \"m\": 4, "
 #define ROW "{" KEY ON ", " OFF "}"
+#define VERSION "\"kernels\": \"" PZ_REDUCE_KERNEL_VERSION "\", "
+#define COST "\"ar_base\": 3, \"ar_row\": 0.5, \"rider\": 0"
+#define COLLECTIVE "{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 8, " COST "}"
+#define COLLECTIVES(list) HEAD NAMES "\"collectives\": [" list "], \"rows\": []}"
 #define ROWS(rows) HEAD NAMES "\"rows\": [" rows "]}"
 
 static void test_bad_files(void **state) {
@@ -191,6 +205,32 @@ static void test_bad_files(void **state) {
         {HEAD NAMES "\"gate\": {\"fill\": -1}, \"rows\": []}", "\"fill\"", "-1"},
         {HEAD NAMES "\"gate\": {\"fill\": 0}, \"rows\": []}", "\"fill\"", "rate"},
         {HEAD NAMES "\"gate\": {\"rider\": \"x\"}, \"rows\": []}", "\"rider\"", "number"},
+        {HEAD NAMES "\"collectives\": 3, \"rows\": []}", "\"collectives\"", "array"},
+        {COLLECTIVES("3"), "collective 1", "object"},
+        {COLLECTIVES("{}"), "collective 1", "\"kernels\" is missing"},
+        {COLLECTIVES(COLLECTIVE ", {\"kernels\": \"\"}"), "collective 2", "\"ranks\" is missing"},
+        {COLLECTIVES(COLLECTIVE ", " COLLECTIVE), "collective 2", "another one of 2 ranks and hidden 64"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 1, \"hidden\": 64, \"one_shot\": 8, " COST "}"), "collective 1",
+         "\"ranks\" is 1, expected 2 to"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 0, \"one_shot\": 8, " COST "}"), "collective 1",
+         "\"hidden\" is 0"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 0, " COST "}"), "collective 1",
+         "\"one_shot\" is 0, expected 1 to 256"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 257, " COST "}"), "collective 1",
+         "\"one_shot\" is 257"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 8.5, " COST "}"), "collective 1",
+         "\"one_shot\""},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, " COST "}"), "collective 1", "\"one_shot\" is missing"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 8}"), "collective 1",
+         "\"ar_base\" is missing"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 8, \"ar_base\": -1, \"ar_row\": 0, "
+                     "\"rider\": 0}"),
+         "collective 1", "\"ar_base\" is -1"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 8, \"ar_base\": 1, \"ar_row\": 0, "
+                     "\"rider\": -0.5}"),
+         "collective 1", "\"rider\" -0.5"},
+        {COLLECTIVES("{" VERSION "\"ranks\": 2, \"hidden\": 64, \"one_shot\": 8, \"note\": 1, " COST "}"),
+         "collective 1", "\"note\" is not a key"},
         {ROWS("3"), "row 1", "object"},
         {ROWS("{}"), "row 1", "\"n\""},
         {ROWS(ROW ", {" ON ", " OFF "}"), "row 2", "\"n\""},
@@ -266,8 +306,11 @@ static void test_stale(void **state) {
     };
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         char text[4096];
-        snprintf(text, sizeof text, "%s%s", heads[i], NAMES "\"gate\": {\"fill\": 1}, \"rows\": [" ROW "]}");
+        snprintf(text, sizeof text, "%s%s", heads[i],
+                 NAMES "\"gate\": {\"fill\": 1}, \"collectives\": [" COLLECTIVE "], \"rows\": [" ROW "]}");
         pz_tuned *t = parse(text);
+        assert_int_equal(t->collectives.n, 0);
+        assert_int_equal(t->stale_collectives, 1);
         assert_int_equal(t->rows.n, 0);
         assert_int_equal(t->stale, 1);
         pz_device d = h200(), same = d;
@@ -277,6 +320,26 @@ static void test_stale(void **state) {
         assert_false(pz_gemm_choose(&d, &s).tuned);
         pz_tuned_free(t);
     }
+}
+
+/* A collective of another version of its kernel is checked, counted and not used; GEMMs are not stale for that. */
+static void test_stale_collectives(void **state) {
+    (void)state;
+    static const char old[] = "{\"kernels\": \"0\", \"ranks\": 2, \"hidden\": 64, \"one_shot\": 8, ";
+    char text[4096];
+    snprintf(text, sizeof text, "%s%s%s%s%s", HEAD NAMES "\"collectives\": [", old, COST "}, " COLLECTIVE ", ", old,
+             COST "}], \"rows\": [" ROW "]}");
+    pz_tuned *t = parse(text), *none;
+    assert_int_equal(t->collectives.n, 1);
+    assert_int_equal(t->stale_collectives, 2);
+    assert_int_equal(t->rows.n, 1);
+    assert_int_equal(t->stale, 0);
+    pz_tuned_free(t);
+    snprintf(text, sizeof text, "%s%s%s", HEAD NAMES "\"collectives\": [", old, "\"ar_base\": 3}], \"rows\": []}");
+    pz_device d = h200();
+    pz_error err;
+    assert_fails(pz_tuned_parse(text, strlen(text), "t.json", &d, &none, &err), PZ_E_FORMAT, &err, "collective 1",
+                 "\"ar_row\"");
 }
 
 static void test_save(void **state) {
@@ -384,6 +447,21 @@ static void test_bad_rows(void **state) {
     r.off.us = NAN;
     assert_fails(pz_tuned_put(t, &r, &err), PZ_E_INVAL, &err, "off", "\"us\"");
     assert_int_equal(t->rows.n, 0);
+    pz_tuned_collective c = {2, 64, 0, 1, 1, 0};
+    assert_fails(pz_tuned_put_collective(t, &c, &err), PZ_E_INVAL, &err, "\"one_shot\" is 0");
+    c = (pz_tuned_collective){2, 64, 8, NAN, 1, 0};
+    assert_fails(pz_tuned_put_collective(t, &c, &err), PZ_E_INVAL, &err, "\"ar_base\"");
+    c = (pz_tuned_collective){2, 64, 8, 1, INFINITY, 0};
+    assert_fails(pz_tuned_put_collective(t, &c, &err), PZ_E_INVAL, &err, "\"ar_row\" inf");
+    assert_int_equal(t->collectives.n, 0);
+    c = (pz_tuned_collective){2, 64, 8, 1, 2, 3};
+    assert_ok(pz_tuned_put_collective(t, &c, &err), &err);
+    c.one_shot = 9; /* of the same key: replaced */
+    assert_ok(pz_tuned_put_collective(t, &c, &err), &err);
+    assert_int_equal(t->collectives.n, 1);
+    assert_int_equal(t->collectives.at[0].one_shot, 9);
+    assert_null(pz_tuned_collective_exact(t, 2, 63));
+    assert_null(pz_tuned_collective_find(t, 3, 64));
     pz_tuned_free(t);
 }
 
@@ -582,17 +660,26 @@ static pz_status parse_once(void *ctx) {
 
 static void test_memory(void **state) {
     (void)state;
-    char text[] = ROWS(ROW);
+    char text[] = HEAD NAMES "\"collectives\": [" COLLECTIVE "], \"rows\": [" ROW "]}";
     assert_true(support_alloc_sweep(parse_once, text) > 6);
     assert_true(support_alloc_sweep_json(parse_once, text) > 10);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),          cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_stale),         cmocka_unit_test(test_save),       cmocka_unit_test(test_built_in),
-        cmocka_unit_test(test_bad_rows),      cmocka_unit_test(test_families),   cmocka_unit_test(test_plan_choices),
-        cmocka_unit_test(test_plan_override), cmocka_unit_test(test_plan_gate),  cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_stale),
+        cmocka_unit_test(test_stale_collectives),
+        cmocka_unit_test(test_save),
+        cmocka_unit_test(test_built_in),
+        cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_plan_choices),
+        cmocka_unit_test(test_plan_override),
+        cmocka_unit_test(test_plan_gate),
+        cmocka_unit_test(test_cpu),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -184,8 +184,9 @@ PZ_API void pz_compare_result_free(pz_compare_result *result);
 /* What is tuned, and where to. Zero-initialise, then set `size`; 0 or NULL means the default given. */
 typedef struct pz_tune_options {
     size_t size;
-    const char *model;  /* directory with a config.json: the GEMMs of its decode graph; weights are not read */
-    int tp;             /* tensor-parallel ranks of that graph; default 1 */
+    const char *model; /* directory with a config.json: the GEMMs of its decode graph; weights are not read */
+    int tp; /* tensor-parallel ranks; default 1. Of that graph; and with 2 or more, and so many GPUs from `device` on,
+               the all-reduce over them is tuned too, with rows as wide as the model's, or 7168 */
     const char *shapes; /* instead of a model: "2112,7168;384,7168", each N,K of a GEMM y[m,N] = x[m,K] w[N,K]^T */
     int accums; /* accumulators, bit 1 << PZ_ACCUM_x each; default FIXED. Where a model's GEMM cannot have FIXED,
                    as nothing gives it x_norm, it is F32 */
@@ -207,7 +208,8 @@ typedef struct pz_tune_result {
     int stale;            /* rows of the file for another device or version of the kernels, dropped */
 } pz_tune_result;
 /* Measures, for each GEMM and number of rows, which kernel, geometry and zero-init strategy is the fastest, with and
- * without a zeroed output, fits the gate's constants, and writes the table after every row, beside the file first.
+ * without a zeroed output, fits the gate's constants, and writes the table after every row, beside the file first. Of
+ * the all-reduce, up to how many rows one step is the faster way, and what it takes; the summary says so, or why not.
  * E_UNSUPPORTED without a GPU; E_FORMAT for a file that is no table. */
 PZ_API pz_status pz_tune(const pz_tune_options *opts, pz_tune_result *result, pz_error *err);
 PZ_API void pz_tune_result_free(pz_tune_result *result);

@@ -18,21 +18,29 @@ bool pz_fit_line(const double *x, const double *y, int n, double *base, double *
     return true;
 }
 
-/* norm_base and norm_row. Times that fall with the rows are noise: then the norm takes the mean of them. */
+bool pz_fit_times(const double *rows, const double *us, int n, double *base, double *row) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += us[i];
+    if (n < 1) return false;
+    if (!pz_fit_line(rows, us, n, base, row) || *row < 0 || *base < 0) *base = sum / n, *row = 0;
+    return true;
+}
+
+double pz_fit_extra(const double *us, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += us[i];
+    return n > 0 && sum / n > noise_us ? sum / n : 0;
+}
+
+/* norm_base and norm_row. */
 static bool fit_donor(const pz_norm_sample *s, int n, double *x, double *y, pz_gate_constants *out) {
     int used = 0;
-    double sum = 0, base, row;
     for (int i = 0; i < n; i++) {
         if (s[i].bytes) continue;
         x[used] = s[i].m;
         y[used++] = s[i].us;
-        sum += s[i].us;
     }
-    if (!used) return false;
-    if (!pz_fit_line(x, y, used, &base, &row) || row < 0 || base < 0) base = sum / used, row = 0;
-    out->norm_base = base;
-    out->norm_row = row;
-    return true;
+    return pz_fit_times(x, y, used, &out->norm_base, &out->norm_row);
 }
 
 /* A norm with a rider takes rider + the longer of donor + beside / fill and busiest / fill. */

@@ -20,6 +20,11 @@ typedef struct pz_zero_sample {
 
 /* y = base + slope x. False, and nothing written, unless there are two different x. */
 bool pz_fit_line(const double *x, const double *y, int n, double *base, double *slope);
+/* us = base + row * rows, neither negative. Times that fall with the rows are noise: then it takes the mean of them.
+ * False, and nothing written, without any. */
+bool pz_fit_times(const double *rows, const double *us, int n, double *base, double *row);
+/* The mean of what something adds, 0 where that is noise. */
+double pz_fit_extra(const double *us, int n);
 
 /* Sets what the samples of a GPU with `units` SMs can tell and leaves the rest of *out: norm_base and norm_row from
  * norms without a rider, fill from riders that lengthen the donor, rider from those that it hides. */

@@ -141,6 +141,29 @@ static pz_status fit_handshake(tuner *t) {
     return PZ_OK;
 }
 
+/* ---- collectives ---- */
+static bool ranks_wanted(const tuner *t) {
+    const pz_tune_plan *p = t->plan;
+    return p->ranks > 1 && !(p->resume && pz_tuned_collective_exact(t->table, p->ranks, p->ranks_hidden));
+}
+
+/* Other numbers of ranks are taken to need as long, where the table does not know better. */
+static pz_status tune_ranks(tuner *t) {
+    pz_tuned_collective row;
+    pz_error own = {0};
+    t->begin = t->done;
+    t->end = t->done += 100;
+    pz_status st = pz_tune_collective(t->plan, round_progress, t, &row, &own);
+    if (st == PZ_E_UNSUPPORTED || st == PZ_E_INVAL) {
+        t->tally->no_ranks = own;
+        return PZ_OK;
+    }
+    if (st != PZ_OK) return pz_fail(t->err, st, "collectives of %d ranks: %s", t->plan->ranks, own.msg);
+    t->table->gate.ar_base = row.ar_base;
+    t->table->gate.ar_row = row.ar_row;
+    return pz_tuned_put_collective(t->table, &row, t->err);
+}
+
 /* ---- the table ---- */
 pz_status pz_tune_open_table(const pz_device *dev, const char *path, const char *command, pz_tuned **out, int *stale,
                              pz_error *err) {
@@ -149,8 +172,10 @@ pz_status pz_tune_open_table(const pz_device *dev, const char *path, const char 
     if (pz_file_exists(path)) PZ_TRY(pz_tuned_load(path, dev, &old, err));
     pz_status st = pz_tuned_new(dev, command, out, err);
     for (int i = 0; old && i < old->rows.n && st == PZ_OK; i++) st = pz_tuned_put(*out, &old->rows.at[i], err);
+    for (int i = 0; old && i < old->collectives.n && st == PZ_OK; i++)
+        st = pz_tuned_put_collective(*out, &old->collectives.at[i], err);
     if (st == PZ_OK && old) (*out)->gate = old->gate;
-    *stale = old ? old->stale : 0;
+    *stale = old ? old->stale + old->stale_collectives : 0;
     pz_tuned_free(old);
     return st;
 }
@@ -192,7 +217,7 @@ static pz_status run(tuner *t) {
         pz_gemm_shape s = p->shapes->at[i];
         for (s.m = INT_MAX; (s.m = next_batch(p, s.m)) > 0;) todo += !p->resume || !pz_tuned_exact(t->table, &s);
     }
-    t->total = todo * 100;
+    t->total = (todo + ranks_wanted(t)) * 100;
     PZ_TRY(save(t)); /* a file that cannot be written is known before anything is measured */
     if (todo && p->hidden > 0) {
         PZ_TRY(fit_gate(t));
@@ -203,7 +228,9 @@ static pz_status run(tuner *t) {
         PZ_TRY(fit_handshake(t));
         PZ_TRY(save(t));
     }
-    return PZ_OK;
+    if (!ranks_wanted(t)) return PZ_OK;
+    PZ_TRY(tune_ranks(t));
+    return save(t);
 }
 
 pz_status pz_tune_run(const pz_tune_plan *plan, pz_tuned *table, pz_tune_tally *tally, pz_error *err) {

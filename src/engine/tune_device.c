@@ -9,6 +9,9 @@
 
 static const int default_batches[] = {1, 2, 4, 8, 16, 32, 64, 128};
 
+/* Columns of the collectives that are tuned with GEMMs given by numbers. */
+enum { COLLECTIVE_HIDDEN = 7168 };
+
 /* Weights above which a few copies are far more than the L2 cache. */
 enum { LARGE_WEIGHT = 256 << 20, LARGE_COPIES = 4 };
 
@@ -62,8 +65,30 @@ static pz_status gpu_norm(void *ctx, int m, int hidden, const int64_t *bytes, in
     return st;
 }
 
+static pz_status gpu_reduce(void *ctx, int ranks, int m, int hidden, pz_tune_reduce *cases, int n, pz_error *err) {
+    const pz_gpu_clock *gpu = ctx;
+    pz_measure_reduce_case *c = pz_calloc((size_t)n, sizeof *c);
+    if (!c) return PZ_NOMEM(err);
+    for (int i = 0; i < n; i++) {
+        c[i].kind = PZ_REDUCE_FUSED;
+        c[i].steps = cases[i].steps;
+        c[i].zero_bytes = (size_t)cases[i].bytes;
+    }
+    pz_measure_reduce_spec spec = {
+        .size = sizeof spec, .device = gpu->device, .ranks = ranks, .m = m, .hidden = hidden, .rounds = 11, .seed = 1};
+    spec.sample_us = gpu->quick ? 300 : 0;
+    pz_status st = pz_measure_reduce(&spec, c, n, NULL, NULL, err);
+    for (int i = 0; i < n && st == PZ_OK; i++) {
+        cases[i].us = c[i].times.us;
+        cases[i].ci = (c[i].times.hi - c[i].times.lo) / 2;
+        if (c[i].status != PZ_OK) st = pz_fail(err, c[i].status, "%s", c[i].message);
+    }
+    pz_free(c);
+    return st;
+}
+
 pz_tune_clock pz_tune_gpu_clock(pz_gpu_clock *gpu) {
-    return (pz_tune_clock){.ctx = gpu, .gemm = gpu_gemm, .norm = gpu_norm};
+    return (pz_tune_clock){.ctx = gpu, .gemm = gpu_gemm, .norm = gpu_norm, .reduce = gpu_reduce};
 }
 
 /* ---- what is tuned ---- */
@@ -155,11 +180,14 @@ pz_status pz_tune(const pz_tune_options *opts, pz_tune_result *result, pz_error 
                          .shapes = &shapes,
                          .batches = o.batches,
                          .n_batches = o.n_batches,
+                         .ranks = o.tp,
                          .quick = o.quick != 0,
                          .resume = o.resume != 0,
                          .progress = o.progress,
                          .user = o.user};
     pz_status st = gather_shapes(&o, &shapes, &plan.hidden, err);
+    plan.ranks_hidden = o.model ? plan.hidden : COLLECTIVE_HIDDEN;
+    if (plan.ranks_hidden == 0) plan.ranks = 1;
     if (st == PZ_OK) st = tune(&o, &plan, result, err);
     pz_vec_free(&shapes);
     if (st != PZ_OK) pz_tune_result_free(result);

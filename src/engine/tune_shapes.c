@@ -78,6 +78,19 @@ static void add_row(pz_str *b, const pz_tuned_row *r) {
     pz_str_add(b, "\n");
 }
 
+static void add_ranks(pz_str *b, const pz_tune_plan *p, const pz_tuned *table, const pz_tune_tally *tally) {
+    if (p->ranks < 2) return;
+    const pz_tuned_collective *c = pz_tuned_collective_exact(table, p->ranks, p->ranks_hidden);
+    if (tally->no_ranks.msg[0])
+        pz_str_addf(b, "collectives of %d ranks were not tuned: %s\n", p->ranks, tally->no_ranks.msg);
+    if (c)
+        pz_str_addf(
+            b,
+            "all-reduce + norm of %d columns over %d ranks: one step up to %d rows; %.2f us and %.4f us a row; a "
+            "rider adds %.2f us\n",
+            c->hidden, c->ranks, c->one_shot, c->ar_base, c->ar_row, c->rider);
+}
+
 static void add_tally(pz_str *b, const pz_tune_tally *t) {
     pz_str_addf(b, "%d rows measured (%d launches, %d more do not fit), %d rows kept", t->rows, t->measured, t->unfit,
                 t->kept);
@@ -108,6 +121,7 @@ pz_status pz_tune_summary(const pz_tune_plan *p, const pz_tuned *table, const pz
             const pz_tuned_row *r = pz_tuned_exact(table, &s);
             if (r) add_row(&b, r);
         }
+    add_ranks(&b, p, table, tally);
     add_tally(&b, tally);
     return pz_str_take(&b, out, err);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "fuzz.h"
+#include "plan/donor.h"
 #include "plan/tuned.h"
 
 static pz_tuned *parse(const char *text, size_t size, const pz_device *dev) {
@@ -27,6 +28,13 @@ static void check_row(const pz_tuned *t, const pz_tuned_row *r) {
     }
 }
 
+static void check_collective(const pz_tuned *t, const pz_tuned_collective *c) {
+    FUZZ_CHECK(pz_tuned_collective_exact(t, c->ranks, c->hidden) == c, "a collective that is not found");
+    FUZZ_CHECK(c->ranks >= 2 && c->one_shot >= 1 && c->one_shot <= PZ_GROUP_ROWS, "%d ranks, %d rows", c->ranks,
+               c->one_shot);
+    FUZZ_CHECK(isfinite(c->ar_base) && isfinite(c->ar_row) && isfinite(c->rider), "times");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     pz_device dev;
     pz_error err;
@@ -35,6 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!t) return 0;
     FUZZ_CHECK(t->stale == 0 || t->rows.n == 0, "%d rows beside stale ones", t->rows.n);
     for (int i = 0; i < t->rows.n; i++) check_row(t, &t->rows.at[i]);
+    for (int i = 0; i < t->collectives.n; i++) check_collective(t, &t->collectives.at[i]);
     pz_device_tune(&dev, t);
     FUZZ_CHECK(dev.gate.fill > 0 && dev.gate.handshake >= 0, "constants of the gate");
     char *first, *second;
