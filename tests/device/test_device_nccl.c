@@ -132,11 +132,10 @@ static void test_nccl_refuses_shared_device(void **state) {
 
 static void test_nccl_missing_rank(void **state) {
     (void)state;
-    int most = most_ranks();
-    for (int ranks = 2; ranks <= most; ranks += 2) {
-        team_check_missing(ranks, 2, TIMEOUT_MS, TEAM_NCCL);
-        team_check_missing(ranks, 2, TIMEOUT_MS, TEAM_NCCL | TEAM_EAGER);
-    }
+    int ranks = most_ranks();
+    if (ranks < 2) return;
+    team_check_missing(ranks, 2, TIMEOUT_MS, TEAM_NCCL);
+    team_check_missing(ranks, 2, TIMEOUT_MS, TEAM_NCCL | TEAM_EAGER);
 }
 
 /* Before anything has been opened. */
