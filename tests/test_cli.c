@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "prezero/kernels.h"
 
 #define PROGRAM PZ_BINARY_DIR "/prezero"
 #define MODEL PZ_SOURCE_DIR "/models/kimi-tiny"
@@ -264,6 +265,8 @@ static void test_bench(void **state) {
     REFUSED(RUN("bench", "allreduce", "--ranks", "1"), 2, "--ranks", "from 2 to 8");
     REFUSED(RUN("bench", "allreduce", "--hidden", "60"), 2, "multiple of 8");
     REFUSED(RUN("bench", "allreduce", "--html", in_dir("reduce.html")), 2, "--json has everything");
+    REFUSED(RUN("bench", "allreduce", "--one-shot", "257"), 2, "--one-shot", "0 to 256");
+    REFUSED(RUN("bench", "allreduce", "--gemm", "0"), 2, "--gemm", "from 1 to");
     REFUSED(RUN_ENV(none, "bench", "allreduce"), 1, "no GPU support");
     struct stat st;
     assert_int_not_equal(stat(in_dir("gemm.json"), &st), 0);
@@ -560,6 +563,31 @@ static void test_explain(void **state) {
     release(&more);
 }
 
+/* The kernel of the collectives, by the table for so many ranks. */
+static void test_explain_ranks(void **state) {
+    (void)state;
+    static const char table[] =
+        "{\"device\": \"h200\", \"units\": 132, \"kernels\": \"" PZ_GEMM_KERNEL_VERSION
+        "\", \"date\": \"\", \"command\": \"\", \"collectives\": [{\"kernels\": \"" PZ_REDUCE_KERNEL_VERSION
+        "\", \"ranks\": 4, \"hidden\": 7168, \"one_shot\": 16, \"ar_base\": 5, \"ar_row\": 0.5, \"rider\": 0}], "
+        "\"rows\": []}";
+    static const struct {
+        const char *tp, *text;
+    } cases[] = {{"2", "7168 columns: one-shot (one step up to 64 rows), 32 blocks\n"},
+                 {"4", "7168 columns: two-step (one step up to 16 rows), 32 blocks\n"},
+                 {"4", "132 units idle, donor 13.00 us"},
+                 {"4", "7168 columns: one-shot (one step up to 16 rows), 16 blocks\n"}};
+    write_file(in_dir("table.json"), table, strlen(table));
+    setenv("PREZERO_TUNED", in_dir("table.json"), 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        result r = RUN("explain", CONFIGS "/kimi-k2", "--tp", cases[i].tp, "--batch", "16,32");
+        expect_ok(&r);
+        assert_contains(r.out, cases[i].text);
+        release(&r);
+    }
+    unsetenv("PREZERO_TUNED");
+}
+
 static void test_opt(void **state) {
     (void)state;
     result raw = RUN("opt", MODEL, "--passes", "");
@@ -713,9 +741,10 @@ int main(void) {
         cmocka_unit_test(test_unwritable),    cmocka_unit_test(test_tables),
         cmocka_unit_test(test_run),           cmocka_unit_test(test_run_without_tokenizer),
         cmocka_unit_test(test_sampling_seed), cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_explain),       cmocka_unit_test(test_opt),
-        cmocka_unit_test(test_eval),          cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_progress),      cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_explain),       cmocka_unit_test(test_explain_ranks),
+        cmocka_unit_test(test_opt),           cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_compare),       cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_bench),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
