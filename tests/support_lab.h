@@ -135,6 +135,7 @@ void suite_gemm_random(lab *l);    /* random shapes and strides, everything agai
 void suite_gemm_exact(lab *l);     /* data without rounding: every bit, and FIXED's definition */
 void suite_gemm_special(lab *l);   /* NaN, Inf, zero rows, denormals, extreme norms */
 void suite_gemm_arguments(lab *l); /* what must be refused */
+void suite_gemm_extremes(lab *l);  /* geometries as large and as small as an int can be */
 void suite_weight_norms(lab *l);
 void suite_fixed_repeat(lab *l);  /* same bits over 1000 runs */
 void suite_fixed_configs(lab *l); /* same bits in every geometry, family and strategy */

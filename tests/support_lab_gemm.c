@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GEMM against float64. */
+#include <limits.h>
 #include <stdio.h>
 
 #include "support_lab.h"
@@ -504,6 +505,36 @@ void suite_gemm_arguments(lab *l) {
     lab_result_clear(l, p.outside);
     pz_error err = {0};
     if (l->gemm(&good, &err) != PZ_OK) lab_fault(l, "the arguments that all others are made of: %s", err.msg);
+    gemm_problem_close(&p);
+}
+
+/* Stages and depth are as many as fit, however many are asked for; what else is out of range is refused. In pairs, for
+ * a product may wrap around. */
+void suite_gemm_extremes(lab *l) {
+    static const int values[] = {INT_MAX, INT_MIN, 1 << 26, 1 << 30, -1, 0, 1024, 1 << 16};
+    enum { FIELDS = 5, STAGES = 3 };
+    int n = l->few ? 4 : sizeof values / sizeof *values;
+    gemm_spec s = {.m = 4, .n = 48, .k = 512, .seed = 6};
+    gemm_problem p;
+    gemm_problem_open(&p, l, &s);
+    for (int f = PZ_GEMM_SKINNY; f <= PZ_GEMM_WIDE; f++) {
+        if (gemm_family_absent(l, (pz_gemm_family)f)) continue;
+        for (int i = 0; i < FIELDS * n * FIELDS * n; i++) {
+            int field[] = {i / n % FIELDS, i / n / n / FIELDS}, value[] = {values[i % n], values[i / n / FIELDS % n]};
+            gemm_variant v = {PZ_ACCUM_FIXED, PZ_ZERO_SELF, sound_config(&p, PZ_ZERO_SELF, (pz_gemm_family)f)};
+            int *at[FIELDS] = {&v.config.tile_n, &v.config.split, &v.config.warps, &v.config.stages, &v.config.depth};
+            bool fits = true;
+            if (field[0] > field[1] || (field[0] == field[1] && value[0] != value[1])) continue;
+            for (int k = 0; k < 2; k++) {
+                *at[field[k]] = value[k];
+                fits = fits && field[k] >= STAGES && value[k] >= 0;
+            }
+            char text[160];
+            gemm_variant_text(&v, text);
+            if (gemm_try(&p, &v) == (fits ? GEMM_REFUSED : GEMM_RIGHT))
+                lab_fault(l, "%s is %s", text, fits ? "refused" : "taken");
+        }
+    }
     gemm_problem_close(&p);
 }
 

@@ -2,6 +2,7 @@
 /* The cost model of GPUs and the launches that the tuner measures. */
 #include "support.h"
 
+#include <limits.h>
 #include <math.h>
 
 #include "base/rng.h"
@@ -281,6 +282,17 @@ static void test_infeasible(void **state) {
     bad[4].warps = 0;
     bad[5].split = 0;
     for (int i = 0; i < 6; i++) assert_true(isinf(pz_gemm_estimate(&d, &s, &bad[i], PZ_ZERO_PREZERO)));
+    bad[0] = bad[1] = bad[2] = bad[3] = good; /* products that wrap around */
+    bad[0].tile_n = 1 << 30, bad[0].warps = 1 << 26;
+    bad[1].tile_n = 1 << 30, bad[1].warps = 1 << 26, bad[1].family = PZ_GEMM_WIDE;
+    bad[2].warps = INT_MAX;
+    bad[3].split = INT_MAX;
+    for (int i = 0; i < 4; i++) assert_int_equal(pz_gemm_blocks(&s, &bad[i]), 0);
+    good.stages = INT_MAX; /* as many as fit */
+    good.depth = INT_MAX;
+    assert_true(pz_gemm_blocks(&s, &good) > 0);
+    good.family = PZ_GEMM_WIDE, good.warps = 1;
+    assert_true(pz_gemm_blocks(&s, &good) > 0);
     pz_gemm_config whole = {.tile_n = 16, .split = 1, .family = PZ_GEMM_SKINNY, .warps = 4, .stages = 1};
     pz_gemm_shape many = shape(2112, 128000, 1); /* not even one row fits into shared memory */
     assert_true(isinf(pz_gemm_estimate(&d, &many, &whole, PZ_ZERO_NONE)));

@@ -38,6 +38,8 @@
     X(REFUSES_ALL, "rexfcbu")                                                                  \
     X(REFUSES_SILENTLY, "ra")                                                                  \
     X(WRITES_AND_REFUSES, "ra")                                                                \
+    X(PRODUCT_WRAPS, "m") /* too many warps are counted in 32 bits */                          \
+    X(LIMITS_STAGES, "m") /* more than a kernel has are refused */                             \
     X(ACCEPTS_ALL, "a")
 #define ENUM_ROW(id, suites) GEMM_##id##_FAULT,
 enum gemm_fault { GEMM_FAULTS(ENUM_ROW) };
@@ -141,15 +143,20 @@ static void put(const pz_gemm_args *a, int row, int col, float sum, int32_t fixe
     }
 }
 
+static bool too_many(int columns, int warps, int most) {
+    int64_t all = (int64_t)columns * warps;
+    return (gemm_fault == GEMM_PRODUCT_WRAPS_FAULT ? (int32_t)all : all) > most;
+}
+
 /* What WIDE does not take: the rules of its geometry, and K in other pieces than 64. */
 static bool bad_wide(const pz_gemm_args *a) {
     const pz_gemm_config *c = &a->config;
-    return a->k % 64 || c->tile_n < 64 || c->tile_n % 64 || c->warps < 1 || c->tile_n / 64 * c->warps > 3;
+    return a->k % 64 || c->tile_n < 64 || c->tile_n % 64 || c->warps < 1 || too_many(c->tile_n / 64, c->warps, 3);
 }
 
 static bool bad_few(const pz_gemm_config *c) {
     int step = c->family == PZ_GEMM_GROUP ? 64 : 16;
-    return c->tile_n < step || c->tile_n % step || c->warps < 1 || c->tile_n / 16 * c->warps > 16;
+    return c->tile_n < step || c->tile_n % step || c->warps < 1 || too_many(c->tile_n / 16, c->warps, 16);
 }
 
 static pz_status fake_check(const pz_gemm_args *a, pz_error *err) {
@@ -159,7 +166,7 @@ static pz_status fake_check(const pz_gemm_args *a, pz_error *err) {
                (unsigned)a->strategy > 5 || (unsigned)c->family > PZ_GEMM_CUBLASLT;
     if (!bad && c->family != PZ_GEMM_DEFAULT)
         bad = c->split < 1 || c->split > pz_gemm_units(a->n, a->k) || (a->strategy == PZ_ZERO_NONE && c->split != 1) ||
-              c->stages < 0 || c->depth < 0;
+              c->stages < 0 || c->depth < 0 || (gemm_fault == GEMM_LIMITS_STAGES_FAULT && c->stages > 24);
     if (!bad && (c->family == PZ_GEMM_SKINNY || c->family == PZ_GEMM_GROUP)) bad = bad_few(c);
     if (!bad && c->family == PZ_GEMM_WIDE) bad = bad_wide(a);
     if (!bad && gemm_fault != GEMM_REFUSES_ALL_FAULT) return PZ_OK;
@@ -343,21 +350,14 @@ static const struct {
     char name;
     bool norm;
     void (*run)(lab *l);
-} suites[] = {{'r', false, suite_gemm_random},
-              {'e', false, suite_gemm_exact},
-              {'x', false, suite_gemm_special},
-              {'a', false, suite_gemm_arguments},
-              {'w', false, suite_weight_norms},
-              {'f', false, suite_fixed_repeat},
-              {'c', false, suite_fixed_configs},
-              {'b', false, suite_fixed_batches},
-              {'u', false, suite_fixed_edges},
-              {'n', true, suite_norm_random},
-              {'s', true, suite_norm_special},
-              {'a', true, suite_norm_arguments},
-              {'k', true, replays},
-              {'o', true, other_chains},
-              {'z', true, suite_chain_control}};
+} suites[] = {{'r', false, suite_gemm_random},   {'e', false, suite_gemm_exact},
+              {'x', false, suite_gemm_special},  {'a', false, suite_gemm_arguments},
+              {'m', false, suite_gemm_extremes}, {'w', false, suite_weight_norms},
+              {'f', false, suite_fixed_repeat},  {'c', false, suite_fixed_configs},
+              {'b', false, suite_fixed_batches}, {'u', false, suite_fixed_edges},
+              {'n', true, suite_norm_random},    {'s', true, suite_norm_special},
+              {'a', true, suite_norm_arguments}, {'k', true, replays},
+              {'o', true, other_chains},         {'z', true, suite_chain_control}};
 
 static lab fake_lab(void) {
     lab l;

@@ -90,13 +90,14 @@ static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout 
 static bool lay_out(const pz_gemm_shape *s, const pz_gemm_config *c, layout *l) {
     int64_t unit = pz_gemm_unit(s->n, s->k), units = pz_gemm_units(s->n, s->k);
     int step = tile_step(c->family);
-    if (c->tile_n < step || c->tile_n % step || c->warps < 1 || c->split < 1 || c->split > units) return false;
+    if (c->tile_n < step || c->tile_n % step || c->warps < 1 || c->warps > most_warps(c->family, c->tile_n) ||
+        c->split < 1 || c->split > units || c->stages < 0)
+        return false;
     int64_t longest = pz_ceil_div(units, c->split);
     l->part = longest * unit;
     l->held = pz_ceil_div(longest, c->warps) * unit;
-    if (c->family == PZ_GEMM_WIDE)
-        return s->k % 64 == 0 && c->tile_n / 64 * c->warps <= PZ_GEMM_MAX_GROUPS && wide_layout(s, c, l);
-    if (!is_few(c) || c->tile_n / 16 * c->warps > PZ_GEMM_MAX_WARPS) return false;
+    if (c->family == PZ_GEMM_WIDE) return s->k % 64 == 0 && wide_layout(s, c, l);
+    if (!is_few(c)) return false;
     int rows = s->m <= 8 ? 8 : s->m <= 16 ? 16 : FEW_ROWS;
     while (!few_layout(s, c, rows, l))
         if ((rows /= 2) < 1) return false;
@@ -533,7 +534,7 @@ static void step_stages(steps *t, const layout *l) {
     if (c->stages) step_to(t, c->tile_n, c->warps, c->split, 0);
     if (half) step_to(t, c->tile_n, c->warps, c->split, half);
     if (l->stages > 1) step_to(t, c->tile_n, c->warps, c->split, (int)l->stages - 1);
-    if (c->stages) step_to(t, c->tile_n, c->warps, c->split, c->stages + 1);
+    if (l->stages == c->stages) step_to(t, c->tile_n, c->warps, c->split, c->stages + 1);
 }
 
 int pz_gemm_neighbours(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gemm_config out[PZ_MAX_NEIGHBOURS]) {

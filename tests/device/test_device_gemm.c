@@ -42,12 +42,14 @@ static void test_lab(void **state) {
 
 LAB_TEST(test_weight_norms, suite_weight_norms(&l))
 LAB_TEST(test_arguments, suite_gemm_arguments(&l))
+LAB_TEST(test_extremes, suite_gemm_extremes(&l))
 LAB_TEST(test_exact, suite_gemm_exact(&l))
 LAB_TEST(test_special, suite_gemm_special(&l))
 LAB_TEST(test_random, suite_gemm_random(&l))
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {lab_test(test_lab),   lab_test(test_weight_norms), lab_test(test_arguments),
-                                       lab_test(test_exact), lab_test(test_special),      lab_test(test_random)};
+    const struct CMUnitTest tests[] = {lab_test(test_lab),      lab_test(test_weight_norms), lab_test(test_arguments),
+                                       lab_test(test_extremes), lab_test(test_exact),        lab_test(test_special),
+                                       lab_test(test_random)};
     return lab_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }

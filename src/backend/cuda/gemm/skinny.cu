@@ -388,9 +388,9 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     const pz_gemm_args *a = &l->args;
     const pz_gemm_config *c = &l->config;
     const char *name = c->family == PZ_GEMM_GROUP ? "group" : "skinny";
-    int step = c->family == PZ_GEMM_GROUP ? 64 : 16, columns = c->tile_n / 16, warps = columns * c->warps;
-    if (c->tile_n < step || c->tile_n % step || c->warps < 1 || warps > PZ_GEMM_MAX_WARPS || c->split < 1 ||
-        c->stages < 0 || c->depth < 0)
+    int step = c->family == PZ_GEMM_GROUP ? 64 : 16, columns = c->tile_n / 16;
+    if (c->tile_n < step || c->tile_n % step || c->warps < 1 || c->warps > PZ_GEMM_MAX_WARPS / columns ||
+        c->split < 1 || c->stages < 0 || c->depth < 0)
         return pz_fail(
             err, PZ_E_INVAL,
             "%s gemm: tile_n %d, warps %d, split %d, stages %d, depth %d: tile_n a multiple of %d, at most %d "
@@ -400,7 +400,7 @@ static pz_status skinny_geometry(const pz_gemm_launch *l, skinny_params *p, size
     if (c->split > units)
         return pz_fail(err, PZ_E_INVAL, "%s gemm: split %d of K = %d: at most %d units of %d", name, c->split, a->k,
                        units, unit * CHUNK);
-    const int threads = 32 * warps;
+    const int warps = columns * c->warps, threads = 32 * warps;
     pz_gemm_slots at;
     if (!pz_gemm_lay_out_slots(c, a->m, l->tile_m, a->n, a->k, &at))
         return pz_fail(err, PZ_E_UNSUPPORTED,

@@ -398,7 +398,7 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     const pz_gemm_args *a = &l->args;
     const pz_gemm_config *c = &l->config;
     int columns = c->tile_n / ROWS;
-    if (c->tile_n < ROWS || c->tile_n % ROWS || c->warps < 1 || columns * c->warps > PZ_GEMM_MAX_GROUPS ||
+    if (c->tile_n < ROWS || c->tile_n % ROWS || c->warps < 1 || c->warps > PZ_GEMM_MAX_GROUPS / columns ||
         c->split < 1 || c->stages < 0 || c->depth < 0)
         return pz_fail(
             err, PZ_E_INVAL,
