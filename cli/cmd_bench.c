@@ -281,7 +281,9 @@ const cli_command cli_bench = {
     "times GEMMs by strategy and accumulator against cuBLASLt, norms with riders, or all-reduces over several GPUs",
     "GEMMs are timed as they run in a decode step, in a captured chain behind their norm, each with a weight of its\n"
     "own; all cases take turns. Results are compared first: GEMMs with f64, all-reduces of ours with f32, bit by bit.\n"
-    "The exit status is 1 if any is wrong.\n"
+    "The exit status is 1 if any is wrong. Behind an all-reduce a GEMM is timed too, launched before that has ended "
+    "and\n"
+    "after: the difference is what an early launch hides.\n"
     "  prezero bench gemm --shapes kimi-tp4 --html gemm.html --json gemm.json\n"
     "  prezero bench gemm --shapes '2112,7168;384,7168' --batches 1,16 --accum fixed --quick\n"
     "  prezero bench norm --batches 1,16,64 --rider 49408\n"

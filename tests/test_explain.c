@@ -173,6 +173,7 @@ static void test_collectives(void **state) {
         if (cases[c].nccl) assert_int_equal(setenv("PREZERO_NCCL", cases[c].nccl, 1), 0);
         pz_explain_options o = {.batches = batches, .n_batches = 3, .ranks = cases[c].ranks};
         json_t *root = explain_json(g, o);
+        assert_int_equal(get_int(get(root, "device"), "ranks"), cases[c].ranks);
         for (size_t i = 0; i < 3; i++) {
             const json_t *list = get(json_array_get(get(root, "buckets"), i), "collectives"),
                          *row = json_array_get(list, 0);

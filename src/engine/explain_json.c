@@ -153,8 +153,8 @@ static json_t *source(const pz_explained *x) {
 static json_t *explanation(const pz_explained *x) {
     /* A graph is named after its file, whose name may be any bytes. */
     const char *name = pz_utf8_valid(x->before->name, strlen(x->before->name), NULL) ? x->before->name : "";
-    json_t *root =
-        json_pack("{s:s, s:{s:s, s:i}}", "graph", name, "device", "name", x->device.name, "units", x->device.units);
+    json_t *root = json_pack("{s:s, s:{s:s, s:i, s:i}}", "graph", name, "device", "name", x->device.name, "units",
+                             x->device.units, "ranks", x->device.ranks);
     json_t *buckets = json_array();
     bool ok = root && buckets && json_object_set_new(json_object_get(root, "device"), "times_by", source(x)) == 0;
     for (int i = 0; ok && i < x->plans.n; i++) ok = json_array_append_new(buckets, bucket(x->plans.at[i])) == 0;
