@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For each shape and bucket: all candidates quickly; as quickly, in two steps, neighbours of the best; the best of them
- * all, their other depths, and the ways to do without a zeroed output longer; the last few with an interval. The
+/* For each shape and bucket: all candidates quickly; as quickly, in three steps, neighbours of the best; the best of
+ * them all, their other depths, and the ways to do without a zeroed output longer; the last few with an interval. The
  * launches of a round are measured in turns, so what is compared saw the same device.
  *
  * Buckets are tuned from the largest: a launch takes no longer for fewer rows, so with the larger bucket's choice among
@@ -15,7 +15,7 @@
 #include "prezero/kernels.h"
 
 /* Of a row's time, roughly, when each round ends; the first ones are the candidates and the steps of the search. */
-static const int share[] = {0, 40, 60, 70, 90, 100};
+static const int share[] = {0, 40, 55, 65, 70, 90, 100};
 enum { LONGER_ROUND = 1 + PZ_TUNE_STEPS, FINAL_ROUND, ROUNDS };
 _Static_assert(sizeof share / sizeof *share == ROUNDS + 1, "a share for each round");
 

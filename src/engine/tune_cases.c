@@ -9,9 +9,9 @@ enum {
     SEEDS = 3,          /* geometries whose neighbours are tried in one step */
     ACCUMS = PZ_ACCUM_BF16 + 1
 };
-enum { FIRST_STEP = 36, SECOND_STEP = 18 };
-static const int step_most[PZ_TUNE_STEPS] = {FIRST_STEP, SECOND_STEP};
-_Static_assert(PZ_MAX_CANDIDATES + 1 + PZ_TUNE_CARRIED + FIRST_STEP + SECOND_STEP <= PZ_TUNE_QUICK,
+enum { FIRST_STEP = 36, SECOND_STEP = 20, THIRD_STEP = 12 };
+static const int step_most[PZ_TUNE_STEPS] = {FIRST_STEP, SECOND_STEP, THIRD_STEP};
+_Static_assert(PZ_MAX_CANDIDATES + 1 + PZ_TUNE_CARRIED + FIRST_STEP + SECOND_STEP + THIRD_STEP <= PZ_TUNE_QUICK,
                "all quick launches");
 
 bool pz_tune_is_blas(const pz_tune_case *c) {

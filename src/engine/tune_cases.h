@@ -6,7 +6,7 @@
 #include "engine/tune.h"
 
 /* The most launches of a row by effort; how many of the quick ones come from other rows; steps of the search. */
-enum { PZ_TUNE_QUICK = 128, PZ_TUNE_LONGER = 60, PZ_TUNE_FINAL = 12, PZ_TUNE_CARRIED = 8, PZ_TUNE_STEPS = 2 };
+enum { PZ_TUNE_QUICK = 144, PZ_TUNE_LONGER = 60, PZ_TUNE_FINAL = 12, PZ_TUNE_CARRIED = 8, PZ_TUNE_STEPS = 3 };
 
 /* Distinct launches. Measured: the first n work, the fastest first, the others up to `tried` do not. */
 typedef struct pz_tune_cases {
@@ -16,7 +16,7 @@ typedef struct pz_tune_cases {
 
 /* The best by the cost model; what the table has for neighbouring numbers of rows and other accumulators; cuBLASLt. */
 void pz_tune_first(const pz_tune_plan *plan, const pz_tuned *table, const pz_gemm_shape *shape, pz_tune_cases *out);
-/* Neighbours of the fastest geometries that have not been tried, in step 0 or 1. */
+/* Neighbours of the fastest geometries that have not been tried, in one of the steps. */
 void pz_tune_near(const pz_tune_plan *plan, const pz_gemm_shape *shape, const pz_tune_cases *measured, int step,
                   pz_tune_cases *out);
 /* Adds what was measured later. */
