@@ -46,3 +46,24 @@ pz_checkpoint *support_checkpoint(const support_maker *m, bool shift, unsigned c
     pz_str_free(&h);
     return ck;
 }
+
+/* ---- memory ---- */
+typedef struct binding {
+    const pz_hf_config *c;
+    pz_checkpoint *ck;
+    const pz_weight *w;
+    const pz_shard *shard;
+} binding;
+
+static pz_status bind(void *ctx) {
+    const binding *b = ctx;
+    pz_host_weight w;
+    pz_error err;
+    pz_status st = pz_weight_bind_shard(b->c, b->ck, b->w, b->shard, &w, &err);
+    pz_host_weight_free(&w);
+    return st;
+}
+
+long support_bind_sweep(const pz_hf_config *c, pz_checkpoint *ck, const pz_weight *w, const pz_shard *shard) {
+    return support_alloc_sweep(bind, &(binding){c, ck, w, shard});
+}

@@ -26,4 +26,7 @@ void support_put(support_maker *m, const char *dtype, int64_t rows, int64_t cols
  * front. */
 pz_checkpoint *support_checkpoint(const support_maker *m, bool shift, unsigned char **data);
 
+/* support_alloc_sweep over pz_weight_bind_shard. */
+long support_bind_sweep(const pz_hf_config *c, pz_checkpoint *ck, const pz_weight *w, const pz_shard *shard);
+
 #endif

@@ -620,34 +620,18 @@ static void test_real_checkpoints(void **state) {
 }
 
 /* ---- memory ---- */
-typedef struct memory_case {
-    pz_hf_config c;
-    pz_checkpoint *ck;
-    const pz_weight *w;
-} memory_case;
-
-static pz_status bind_one(void *ctx) {
-    memory_case *m = ctx;
-    pz_host_weight w;
-    pz_error err;
-    pz_status st = pz_weight_bind_shard(&m->c, m->ck, m->w, NULL, &w, &err);
-    pz_host_weight_free(&w);
-    return st;
-}
-
 static void test_no_memory(void **state) {
     (void)state;
     support_maker m;
     unsigned char *data;
     make_items(&m, false, true);
-    memory_case t = {.c = make_config(true, false, true, false), .ck = support_checkpoint(&m, false, &data)};
-    pz_graph *g = graph_of(&t.c);
-    t.w = pz_graph_find_weight(g, "layers.1.experts.gate_up");
-    assert_true(support_alloc_sweep(bind_one, &t) >= 1);
-    t.w = pz_graph_find_weight(g, "rope.inv_freq");
-    assert_true(support_alloc_sweep(bind_one, &t) >= 2);
+    pz_hf_config c = make_config(true, false, true, false);
+    pz_checkpoint *ck = support_checkpoint(&m, false, &data);
+    pz_graph *g = graph_of(&c);
+    assert_true(support_bind_sweep(&c, ck, pz_graph_find_weight(g, "layers.1.experts.gate_up"), NULL) >= 1);
+    assert_true(support_bind_sweep(&c, ck, pz_graph_find_weight(g, "rope.inv_freq"), NULL) >= 2);
     pz_graph_free(g);
-    pz_checkpoint_close(t.ck);
+    pz_checkpoint_close(ck);
     free(data);
 }
 

@@ -696,32 +696,18 @@ static void test_presplit(void **state) {
     free(data);
 }
 
-typedef struct memory_case {
-    pz_hf_config c;
-    pz_checkpoint *ck;
-    const pz_weight *w;
-} memory_case;
-
-static pz_status bind_one(void *ctx) {
-    memory_case *m = ctx;
-    pz_host_weight w;
-    pz_error err;
-    pz_status st = pz_weight_bind_shard(&m->c, m->ck, m->w, &(pz_shard){4, 3, PZ_EXPERTS_BY_EXPERT}, &w, &err);
-    pz_host_weight_free(&w);
-    return st;
-}
-
 static void test_no_memory(void **state) {
     (void)state;
     uint64_t s = 7;
     sizes z = splittable(&s, EXPERTS_FP4);
     unsigned char *data;
-    memory_case t = {.c = config_of(&z), .ck = checkpoint_of(&z, 1, &data)};
-    pz_graph *g = graph_of(&t.c, (pz_shard){4, 3, PZ_EXPERTS_BY_EXPERT});
-    t.w = pz_graph_find_weight(g, "layers.1.experts.gate_up");
-    assert_true(support_alloc_sweep(bind_one, &t) >= 1);
+    pz_hf_config c = config_of(&z);
+    pz_checkpoint *ck = checkpoint_of(&z, 1, &data);
+    const pz_shard shard = {4, 3, PZ_EXPERTS_BY_EXPERT};
+    pz_graph *g = graph_of(&c, shard);
+    assert_true(support_bind_sweep(&c, ck, pz_graph_find_weight(g, "layers.1.experts.gate_up"), &shard) >= 1);
     pz_graph_free(g);
-    pz_checkpoint_close(t.ck);
+    pz_checkpoint_close(ck);
     free(data);
 }
 
