@@ -18,6 +18,7 @@ typedef struct pz_backend_options {
      * begins a run before all have ended the one before. */
     pz_comm *comm;
     bool share_device; /* GPU: where there are fewer than ranks, several get the same one (slow: for tests) */
+    int groups;        /* GPU: groups whose runs may overlap on a device, each with its share of it; 0: 1 */
     bool nccl;         /* GPU: collectives through NCCL, also where ranks can write to each other's memory */
     int one_shot;      /* GPU: rows up to which a collective takes one step, whatever plans say; 0: as they say */
     bool eager;        /* GPU: launches one by one, no captured graphs */

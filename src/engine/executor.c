@@ -183,8 +183,9 @@ static pz_status run_rank(pz_engine *e, int rank, void *arg, pz_error *err) {
                         .poison = e->poison,
                         .launch_ns = e->timed ? s->p->launch_ns + rank * plan->launches.n : NULL};
     PZ_TRY(e->api->run(k->backend, plan, &args, err));
-    if (s->n_pick == 0) return PZ_OK;
+    /* of several ranks also where nothing is read: no collective of this step is still running after it */
     if (e->tp > 1) return read_shard(e, rank, s, &args, err);
+    if (s->n_pick == 0) return PZ_OK;
     int place = plan->outputs.at[0];
     if (s->best) return e->api->argmax(k->backend, plan, &args, place, s->pick, s->n_pick, s->best, err);
     return e->api->read(k->backend, plan, &args, place, s->pick, s->n_pick, s->logits, err);

@@ -98,7 +98,7 @@ static void add_collective(pz_str *b, const pz_plan *p, const pz_explained_launc
                 (long long)pz_explain_columns(p, g->first), pz_collective_text(d->kind));
     if (d->kind != PZ_COLLECTIVE_NCCL) pz_str_addf(b, " (one step up to %d rows)", d->one_shot);
     pz_str_addf(b, ", %d block%s", d->blocks, d->blocks == 1 ? "" : "s");
-    if (d->blocks < d->m) pz_str_addf(b, " for %d rows", d->m);
+    if (d->blocks != d->m) pz_str_addf(b, " for %d row%s", d->m, d->m == 1 ? "" : "s");
     pz_str_add(b, "\n");
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of an engine: their threads, and how what each has becomes one result. */
+#include <pthread.h>
+
 #include "engine/session.h"
 
 pz_status pz_engine_open_ranks(pz_engine *e, int timeout_ms, pz_error *err) {
@@ -47,13 +49,19 @@ static pz_status first_error(const pz_engine *e, pz_error *err) {
     return told ? pz_fail(err, told->st, "%s", told->err.msg) : PZ_OK;
 }
 
+/* Collectives of two engines that wait on the same GPUs, each for what the other one's room keeps from starting, would
+ * wait for ever. So engines of several ranks take turns, a step each. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
 pz_status pz_engine_on_ranks(pz_engine *e, pz_rank_fn fn, void *arg, pz_error *err) {
     if (e->tp == 1) return fn(e, 0, arg, err);
     pz_status st = pz_group_check(e->group, err);
     if (st != PZ_OK) return pz_fail_context(err, st, "the ranks have stopped; open a new engine");
     call c = {.e = e, .fn = fn, .arg = arg};
-    PZ_TRY(pz_crew_run(e->crew, call_rank, &c, err));
-    return first_error(e, err);
+    pthread_mutex_lock(&turn);
+    st = pz_crew_run(e->crew, call_rank, &c, err);
+    pthread_mutex_unlock(&turn);
+    return st == PZ_OK ? first_error(e, err) : st;
 }
 
 /* ---- what every rank must have alike ---- */

@@ -43,7 +43,8 @@ pz_donor pz_donor_of(const pz_device *dev, int m, bool collective, int64_t hidde
     d.kind = kind_of(dev, &d);
     if (d.kind == PZ_COLLECTIVE_NONE) return d;
     int columns = hidden < INT32_MAX ? (int)hidden : INT32_MAX;
-    int most = pz_group_blocks(columns, ranks, d.kind == PZ_COLLECTIVE_TWO_STEP, dev->units);
-    if (d.blocks > most) d.blocks = most;
+    int rows = m < PZ_GROUP_ROWS ? m : PZ_GROUP_ROWS;
+    pz_group_shape shape = pz_group_shape_of(columns, ranks, rows, dev->units, dev->sm >= 90);
+    d.blocks = shape.rows * shape.parts;
     return d;
 }

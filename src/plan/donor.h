@@ -5,20 +5,43 @@
 #define PZ_DONOR_H
 
 enum {
-    PZ_DONOR_THREADS = 512, /* of a block, which works on one row at a time; a thread has 8 elements of it, or more */
-    PZ_GROUP_ROWS = 256,    /* rows of one launch of a collective at most; more are several launches */
-    PZ_ONE_SHOT_ROWS = 64   /* up to which a collective takes one step, where no table says more */
+    PZ_GROUP_ROWS = 256,  /* rows of one launch of a collective at most; more are several launches */
+    PZ_ONE_SHOT_ROWS = 64 /* up to which a collective takes one step, where no table says more */
 };
 
-/* Blocks of a collective that a multiprocessor holds at once, where each thread has so many times 8 elements. */
-#define PZ_GROUP_RESIDENTS(vectors, ranks) ((vectors) <= 2 && (ranks) == 2 ? 2 : 1)
+/* Threads of a block of a collective at most, as registers allow, and blocks that may share a row. */
+#define PZ_GROUP_THREADS(vectors, ranks) ((vectors) == 1 && (ranks) <= 2 ? 896 : 512)
+enum { PZ_GROUP_PARTS = 8 };
 
-/* Blocks that a collective has for its rows at most: half of what the device holds at once, so that those of two groups
- * in two streams are there together. The rest of the rows come after the first. */
-static inline int pz_group_blocks(int hidden, int ranks, int two_step, int units) {
-    int vectors = (hidden / 8 + PZ_DONOR_THREADS - 1) / PZ_DONOR_THREADS;
-    int blocks = units * PZ_GROUP_RESIDENTS(vectors, two_step ? 0 : ranks) / 2;
-    return blocks > 1 ? blocks : 1;
+/* Blocks that take the rows of a collective. */
+typedef struct pz_group_shape {
+    int threads; /* of a block, a multiple of 32 */
+    int vectors; /* of 8 elements, that a thread has of a row; 1, 2 or 4 */
+    int parts;   /* blocks that share a row, a cluster of the device */
+    int rows;    /* at a time; the rest come after them */
+} pz_group_shape;
+
+/* units: multiprocessors that it may fill. clusters: the device has them (compute capability 9.0). Few rows are shared
+ * by several blocks each: what one multiprocessor loads, stores and issues for a row takes longer than the row's way to
+ * another device. */
+static inline pz_group_shape pz_group_shape_of(int hidden, int ranks, int m, int units, int clusters) {
+    const int warps = hidden > 8 ? (hidden / 8 + 31) / 32 : 1;
+    pz_group_shape s = {0, 1, 1, units > 1 ? units : 1};
+    if (clusters && m > 0) s.parts = s.rows / m;
+    if (s.parts > PZ_GROUP_PARTS) s.parts = PZ_GROUP_PARTS;
+    if (s.parts > warps / 4) s.parts = warps / 4;
+    if (s.parts < 1) s.parts = 1;
+    while (32 * warps > PZ_GROUP_THREADS(s.vectors, ranks) * s.parts * s.vectors) s.vectors *= 2;
+    s.threads = 32 * ((warps + s.parts * s.vectors - 1) / (s.parts * s.vectors));
+    s.parts = (32 * warps + s.threads * s.vectors - 1) / (s.threads * s.vectors);
+    s.rows = s.rows > s.parts ? s.rows / s.parts : 1;
+    if (s.rows > m) s.rows = m;
+    return s;
+}
+
+/* Whether a collective's rider has no room for blocks of its own: those of the rows store it while they wait. */
+static inline int pz_rider_is_carried(int blocks, int rider_blocks, int units) {
+    return blocks + rider_blocks > units;
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "plan/donor.h"
 #include "plan/tuned.h"
 
 #define PZ_DEFAULT_DEVICE "h200"
@@ -30,8 +31,12 @@ pz_rider pz_rider_of(int busy, int64_t bytes, int units) {
     return r;
 }
 
-static void weigh_blocks(const pz_device *dev, int busy, int64_t bytes, pz_gate_result *r) {
-    pz_rider rider = pz_rider_of(busy, bytes, dev->units);
+static void weigh_blocks(const pz_device *dev, const pz_donor *donor, int64_t bytes, pz_gate_result *r) {
+    pz_rider rider = pz_rider_of(donor->blocks, bytes, dev->units);
+    if (donor->kind != PZ_COLLECTIVE_NONE && pz_rider_is_carried(donor->blocks, rider.blocks, dev->units)) {
+        rider.busiest = (double)bytes / donor->blocks;
+        rider.beside = 0;
+    }
     r->fill_us = rider.busiest / dev->gate.fill;
     r->added_us = fmax(rider.beside / dev->gate.fill, fmax(r->fill_us - r->donor_us, 0));
 }
@@ -54,7 +59,7 @@ pz_gate_result pz_gate_weigh(const pz_device *dev, const pz_donor *donor, int64_
     pz_gate_result r = {.idle_units = dev->units > last ? dev->units - last : 0, .replaced_us = replaced_us};
     r.donor_us = donor->us;
     if (dev->gpu)
-        weigh_blocks(dev, donor->blocks, bytes, &r);
+        weigh_blocks(dev, donor, bytes, &r);
     else
         weigh_waves(dev, waves, bytes, &r);
     if (bytes > 0) r.added_us += donor->rider;

@@ -20,6 +20,7 @@ team *team_open(int n, int timeout_ms, int flags) {
                                 .device = r,
                                 .comm = pz_group_comm(t->g, r),
                                 .share_device = true,
+                                .groups = flags & TEAM_OF_TWO ? 2 : 1,
                                 .one_shot = TEAM_SWITCH,
                                 .eager = flags & TEAM_EAGER};
         assert_ok(t->api->open(&o, &t->b[r], &err), &err);

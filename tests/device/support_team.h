@@ -20,7 +20,7 @@ typedef struct team {
     pz_error err[PZ_MAX_RANKS];
 } team;
 
-enum { TEAM_EAGER = 1, TEAM_NCCL = 2 };
+enum { TEAM_EAGER = 1, TEAM_NCCL = 2, TEAM_OF_TWO = 4 /* teams, at the same time */ };
 team *team_open(int n, int timeout_ms, int flags);
 void team_close(team *t);
 

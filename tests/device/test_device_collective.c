@@ -29,26 +29,31 @@ static void test_many_rows(void **state) {
     team_check_values(2, 64, rows, 3, 0);
 }
 
-/* The bits of a row are those that it has alone, whichever way it takes. */
+/* The bits of a row are those that it has alone, whichever way it takes and however many blocks share it. */
+static void check_rows(int ranks, int cols) {
+    enum { SIZES = 7 };
+    static const int sizes[SIZES] = {MOST_ROWS, 1, SWITCH, SWITCH + 1, 7, 17, 34};
+    team *t = team_open(ranks, 20000, 0);
+    stage *s[SIZES];
+    for (int i = 0; i < SIZES; i++) s[i] = stage_of_chain(t, sizes[i], cols, 3);
+    team_run_twice(t, s, SIZES);
+    for (int i = 1; i < SIZES; i++)
+        for (int k = 0; k < TEAM_CHAIN; k++)
+            for (int e = 0; e < sizes[i] * cols; e++) {
+                int whole = (MOST_ROWS - sizes[i]) * cols + e;
+                float a = collective_at(s[i]->rig[0], s[i]->first[0], s[i]->c[k].y[0], e),
+                      b = collective_at(s[0]->rig[0], s[0]->first[0], s[0]->c[k].y[0], whole);
+                assert_memory_equal(&a, &b, sizeof a);
+            }
+    for (int i = 0; i < SIZES; i++) stage_free(s[i]);
+    team_close(t);
+}
+
 static void test_rows_do_not_depend_on_others(void **state) {
     (void)state;
-    enum { COLS = 512, SIZES = 5 };
-    static const int sizes[SIZES] = {MOST_ROWS, 1, SWITCH, SWITCH + 1, 7};
     for (int ranks = 2; ranks <= 4; ranks += 2) {
-        team *t = team_open(ranks, 20000, 0);
-        stage *s[SIZES];
-        for (int i = 0; i < SIZES; i++) s[i] = stage_of_chain(t, sizes[i], COLS, 3);
-        team_run_twice(t, s, SIZES);
-        for (int i = 1; i < SIZES; i++)
-            for (int k = 0; k < TEAM_CHAIN; k++)
-                for (int e = 0; e < sizes[i] * COLS; e++) {
-                    int whole = (MOST_ROWS - sizes[i]) * COLS + e;
-                    float a = collective_at(s[i]->rig[0], s[i]->first[0], s[i]->c[k].y[0], e),
-                          b = collective_at(s[0]->rig[0], s[0]->first[0], s[0]->c[k].y[0], whole);
-                    assert_memory_equal(&a, &b, sizeof a);
-                }
-        for (int i = 0; i < SIZES; i++) stage_free(s[i]);
-        team_close(t);
+        check_rows(ranks, 512);
+        check_rows(ranks, 7168);
     }
 }
 
@@ -74,10 +79,13 @@ static void test_payloads(void **state) {
 
 /* ---- replays ---- */
 enum { REPLAYED = 8 };
-static const int replayed_rows[REPLAYED] = {1, SWITCH, SWITCH + 1, 3, MOST_ROWS, 33, 8, 66};
+static const struct {
+    int rows, times; /* as wide as others: rows that several blocks share */
+} replayed[REPLAYED] = {{1, 28}, {SWITCH, 1}, {SWITCH + 1, 1}, {3, 28}, {MOST_ROWS, 1}, {33, 1}, {8, 8}, {66, 1}};
 
 static void open_replayed(team *t, int cols, uint64_t seed, stage **stages) {
-    for (int i = 0; i < REPLAYED; i++) stages[i] = stage_of_chain(t, replayed_rows[i], cols, seed + (uint64_t)i);
+    for (int i = 0; i < REPLAYED; i++)
+        stages[i] = stage_of_chain(t, replayed[i].rows, replayed[i].times * cols, seed + (uint64_t)i);
     team_run_twice(t, stages, REPLAYED);
     for (int i = 0; i < REPLAYED; i++) stage_check(stages[i], true);
 }
@@ -122,7 +130,7 @@ static void test_two_groups(void **state) {
     running u[2];
     assert_ok(pz_crew_new(2, &crew, &err), &err);
     for (int i = 0; i < 2; i++) {
-        t[i] = team_open(2, 20000, 0);
+        t[i] = team_open(2, 20000, TEAM_OF_TWO);
         open_replayed(t[i], 256, 5 + (uint64_t)i, stages[i]);
         u[i] = replays_of(t[i], stages[i], lab_small() ? 1000 : 20000);
     }

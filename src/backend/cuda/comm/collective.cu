@@ -16,15 +16,14 @@
  * e + 1. So nobody touches the buffer of launch e - 1, which is that of e + 2, and launch e makes as much of it EMPTY
  * as launch e - 1 has used, whatever the rows of either.
  *
- * Blocks wait for blocks of the same row on other devices. No more are launched than half of what the device holds at
- * once, so that those of two groups in two streams are there together (fewer where ranks share a device); each goes
- * through its rows in order, and no row waits for another one. */
+ * Blocks wait for blocks of the same row on other devices. No more are launched than the device holds at once, each
+ * goes through its rows in order, and no row waits for another one. Where ranks or groups share a device, each has its
+ * share of the multiprocessors, so that all are there together, and no kernel starts before the end of a collective
+ * before it: kernels that wait must not take the room of those that are waited for. */
 #include "backend/cuda/comm/collective.h"
 
 #include "backend/cuda/norm/norm.cuh"
 #include "backend/cuda/norm/norm.h"
-
-static_assert((int)THREADS == (int)PZ_DONOR_THREADS, "what the gate takes for a block of a collective");
 
 namespace {
 
@@ -40,7 +39,9 @@ struct reduce_params {
     uint32_t row_stride, rank_stride; /* bytes from part to part of a buffer */
     uint32_t sums_at;                 /* two steps: where in a buffer the sums begin */
     uint32_t use;                     /* units of 16 bytes of a buffer that this launch uses */
-    int rank, ranks, blocks, gathered;
+    int rank, ranks, gathered;
+    int rows, parts; /* at the same time; blocks that share one, a cluster */
+    bool carries;    /* the rider has no blocks of its own: those of the rows zero while they wait */
 };
 
 __device__ __forceinline__ pz_group_header *header_of(const reduce_params &p, int rank) {
@@ -155,15 +156,187 @@ __device__ __forceinline__ int other_rank(const reduce_params &p, int i) {
     return i < p.rank ? i : i + 1;
 }
 
-/* Beyond the row the last vector is taken once more and not used: branches would cost registers. */
-__device__ __forceinline__ uint32_t vector_of(const reduce_params &p, int i) {
-    return min((int)threadIdx.x + i * THREADS, p.n.hidden / 8 - 1);
+/* ---- the blocks of a row ---- */
+/* The order of sums over a row must not depend on how many blocks share it, nor on how many vectors a thread has. So
+ * there is a sum for each 32 neighbouring vectors, of which a warp has one or more, and these are added up alike. */
+enum { MAX_SUMS = 64 }; /* of 16384 columns */
+
+/* What the blocks of a row tell each other, in the shared memory of each: those sums, for two rows in turn. */
+struct shared_sums {
+    float part[2][2][MAX_SUMS];
+    double squares[MAX_SUMS];
+    uint64_t full[2]; /* barriers: part has come from all */
+};
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* got[i][o]: vector `at + i` of a row from other rank o. `from`: of rank 0. */
-template <int Elem, int N, int OTHERS>
-__device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const reduce_params &p,
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ uint32_t address_in(int block, const void *p) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(block));
+    return there;
+}
+__device__ __forceinline__ void send_sum(int block, float *p, uint64_t *full, float v) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address_in(block, p)), "f"(v),
+        "r"(address_in(block, full))
+        : "memory");
+}
+__device__ __forceinline__ void expect_sums(uint64_t *full, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void await_sums(uint64_t *full, uint32_t parity) {
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(shared_address(full)), "r"(parity)
+                     : "memory");
+}
+__device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+__device__ __forceinline__ double square_of(int block, const double *p) {
+    double v;
+    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(v) : "r"(address_in(block, p)) : "memory");
+    return v;
+}
+#endif
+
+/* A row on a cluster of blocks, or on one, with NV vectors a thread. */
+template <int NV> struct cluster_row {
+    shared_sums *shared;
+    int parts, part, warps; /* blocks of the row, this one's number, warps of a block */
+    uint32_t count;         /* sums made */
+
+    /* Before pz_wait, by all threads: the blocks of a row must be there before one sends to another. */
+    __device__ __forceinline__ void begin(shared_sums *sums, int blocks) {
+        shared = sums, parts = blocks, warps = blockDim.x / 32, count = 0;
+        part = parts > 1 ? blockIdx.x % parts : 0;
+        /* what no warp writes */
+        for (int i = threadIdx.x; i < 4 * MAX_SUMS; i += blockDim.x)
+            if (i % MAX_SUMS >= parts * warps * NV) (&shared->part[0][0][0])[i] = 0;
+#if __CUDA_ARCH__ >= 900
+        if (parts == 1) return;
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < 2; i++)
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&shared->full[i])));
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            for (int i = 0; i < 2; i++) expect_sums(&shared->full[i], bytes());
+        }
+        __syncthreads();
+        asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+#endif
+    }
+    __device__ __forceinline__ int bytes() const {
+        return 8 * parts * warps * NV;
+    }
+    __device__ __forceinline__ int column(int i) const {
+        return ((part * NV + i) * (int)blockDim.x + (int)threadIdx.x) * 8;
+    }
+    __device__ __forceinline__ int number(int i) const {
+        return (part * NV + i) * warps + (threadIdx.x >> 5);
+    }
+    __device__ __forceinline__ bool leads() const {
+        return part == 0 && threadIdx.x == 0;
+    }
+    __device__ __forceinline__ bool tells() const {
+        return threadIdx.x < 32;
+    }
+    __device__ __forceinline__ bool told(bool b) const {
+        return __syncthreads_or(tells() && b);
+    }
+
+    /* A warp is at most one row ahead of another one, whose sums it needs: two places are enough. */
+    __device__ __forceinline__ float2 sums(const float (&a)[NV], const float (&b)[NV]) {
+        const int lane = threadIdx.x & 15, turn = count & 1;
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            const float v = half_sums(a[i], b[i]);
+            float *mine = &shared->part[turn][threadIdx.x >> 4 & 1][number(i)];
+#if __CUDA_ARCH__ >= 900
+            if (parts > 1) {
+                if (lane < parts) send_sum(lane, mine, &shared->full[turn], v);
+                continue;
+            }
+#endif
+            if (lane == 0) *mine = v;
+        }
+        if (parts == 1) __syncthreads();
+#if __CUDA_ARCH__ >= 900
+        if (parts > 1) {
+            await_sums(&shared->full[turn], count >> 1 & 1);
+            if (threadIdx.x == 0) expect_sums(&shared->full[turn], bytes());
+        }
+#endif
+        count++;
+        return add_warps(shared->part[turn]);
+    }
+    __device__ __forceinline__ void meet() const {
+#if __CUDA_ARCH__ >= 900
+        if (parts > 1) {
+            meet_cluster();
+            return;
+        }
+#endif
+        __syncthreads();
+    }
+    __device__ __forceinline__ double square(int i) const {
+#if __CUDA_ARCH__ >= 900
+        if (parts > 1) return square_of(i / (NV * warps), &shared->squares[i]);
+#endif
+        return shared->squares[i];
+    }
+    __device__ __forceinline__ double sum(const double (&v)[NV]) const {
+        meet(); /* all have read the sums before */
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            double of = v[i];
+#pragma unroll
+            for (int off = 16; off; off >>= 1) of += __shfl_xor_sync(0xffffffffu, of, off);
+            if ((threadIdx.x & 31) == 0) shared->squares[number(i)] = of;
+        }
+        meet();
+        double all = 0;
+        for (int i = 0; i < parts * warps * NV; i++) all += square(i);
+        meet(); /* no block ends while another one reads */
+        return all;
+    }
+};
+
+/* Beyond the row the last vector is taken once more and not used: branches would cost registers. */
+template <typename Row> __device__ __forceinline__ uint32_t vector_of(const reduce_params &p, const Row &at, int i) {
+    return min(at.column(i), p.n.hidden - 8) / 8;
+}
+
+/* ---- what other ranks have sent ---- */
+/* The last lane of a warp waits for vector i of the others, which send it with those of the other lanes. Few polls
+ * leave the lanes' way to shared memory and to each other to the sums of those whose vectors are here. */
+template <int Elem, typename Row>
+__device__ __forceinline__ void await_last(const reduce_params &p, const Row &row, const unsigned char *from, int i,
+                                           patience &w) {
+    if ((threadIdx.x & 31) == 31)
+        for (int o = 0; o < p.ranks - 1; o++, from += p.rank_stride)
+            for (;;) {
+                words8<Elem> one;
+                poll8<Elem>(one, from + vector_of(p, row, i) * bytes8<Elem>::N);
+                if (arrived8<Elem>(one) || w.over) break;
+                look_at_clock(p, 1u << other_rank(p, o), w);
+            }
+    w.over = __shfl_sync(~0u, w.over, 31);
+    w.missing = __shfl_sync(~0u, w.missing, 31);
+}
+
+/* got[i][o]: vector `at + i` of a row from other rank o. `from`: the first of the parts of the row. */
+template <int Elem, int N, int OTHERS, typename Row>
+__device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const reduce_params &p, const Row &row,
                                         const unsigned char *from, int at, patience &w) {
+    if (p.n.y.data && !p.gathered) await_last<Elem>(p, row, from, at + N - 1, w);
     for (;;) {
         uint32_t missing = 0;
 #pragma unroll
@@ -171,8 +344,8 @@ __device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const re
 #pragma unroll
             for (int o = 0; o < OTHERS; o++)
                 if (o < p.ranks - 1)
-                    poll8<Elem>(got[i][o],
-                                from + other_rank(p, o) * p.rank_stride + vector_of(p, at + i) * bytes8<Elem>::N);
+                    poll8<Elem>(got[i][o], from + (p.gathered ? other_rank(p, o) : o) * p.rank_stride +
+                                               vector_of(p, row, at + i) * bytes8<Elem>::N);
 #pragma unroll
         for (int i = 0; i < N; i++)
 #pragma unroll
@@ -229,39 +402,44 @@ __device__ __forceinline__ void add_up(float (&v)[8], const words8<Payload> &own
     }
 }
 
-/* v[i]: the sum over the ranks of vector i. `from`: rank 0's part of the row. */
-template <int NV, int Payload, int RANKS>
+/* v[i]: the sum over the ranks of vector i. `from`: the first of the parts of the row. */
+template <int NV, int Payload, int RANKS, typename Row>
 __device__ __forceinline__ void sum_row(float (&v)[NV][8], const words8<Payload> (&own)[NV], const reduce_params &p,
-                                        const unsigned char *from, patience &w) {
+                                        const Row &row, const unsigned char *from, patience &w) {
     constexpr int N = RANKS == 2 ? NV : 1; /* vectors at a time, as registers allow */
 #pragma unroll
     for (int at = 0; at < NV; at += N) {
         words8<Payload> got[N][RANKS - 1];
-        collect<Payload, N, RANKS - 1>(got, p, from, at, w);
+        collect<Payload, N, RANKS - 1>(got, p, row, from, at, w);
 #pragma unroll
         for (int i = 0; i < N; i++) add_up<Payload, RANKS>(v[at + i], own[at + i], got[i], p);
     }
 }
 
-/* Sends vector `vector` of a row to all other ranks, to byte `at` of their workspaces. */
-template <int Elem>
+/* The place of this rank's part among those that rank `to` gets. */
+__device__ __forceinline__ uint32_t own_part(const reduce_params &p, int to) {
+    return (p.rank < to ? p.rank : p.rank - 1) * p.rank_stride;
+}
+
+/* Sends a vector to all other ranks: to byte `at` of their workspaces, a part to its place from there on. */
+template <bool Part, int Elem>
 __device__ __forceinline__ void push_to_all(const reduce_params &p, const words8<Elem> &w, uint32_t at) {
 #pragma unroll 1
     for (int d = 1; d < p.ranks; d++) {
         const int to = p.rank + d < p.ranks ? p.rank + d : p.rank + d - p.ranks;
-        push8<Elem>(p.workspace[to] + at, w);
+        push8<Elem>(p.workspace[to] + at + (Part ? own_part(p, to) : 0), w);
     }
 }
 
 /* Two steps: what the owner of a row has summed up. */
-template <int NV, int Elem>
-__device__ __forceinline__ void receive_row(float (&v)[NV][8], const reduce_params &p, const unsigned char *from,
-                                            int owner, patience &w) {
+template <int NV, int Elem, typename Row>
+__device__ __forceinline__ void receive_row(float (&v)[NV][8], const reduce_params &p, const Row &row,
+                                            const unsigned char *from, int owner, patience &w) {
     words8<Elem> got[NV];
     for (;;) {
         bool all = true;
 #pragma unroll
-        for (int i = 0; i < NV; i++) poll8<Elem>(got[i], from + vector_of(p, i) * bytes8<Elem>::N);
+        for (int i = 0; i < NV; i++) poll8<Elem>(got[i], from + vector_of(p, row, i) * bytes8<Elem>::N);
 #pragma unroll
         for (int i = 0; i < NV; i++) all = all && arrived8<Elem>(got[i]);
         if (all || w.over) break;
@@ -273,100 +451,130 @@ __device__ __forceinline__ void receive_row(float (&v)[NV][8], const reduce_para
 
 /* Makes EMPTY again what the launch before this one has used of its buffer. */
 __device__ __forceinline__ void empty_buffer(const reduce_params &p, uint32_t buffer, uint32_t used) {
-    const uint32_t last = buffer ? buffer - 1 : PZ_GROUP_BUFFERS - 1;
+    const uint32_t last = buffer ? buffer - 1 : PZ_GROUP_BUFFERS - 1, all = p.rows * p.parts * blockDim.x;
     uint4 *at = (uint4 *)(p.workspace[p.rank] + PZ_GROUP_HEADER + last * p.buffer_bytes);
-    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < used; i += p.blocks * THREADS)
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < used; i += all)
         at[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
 }
 
-/* Payload: what partial sums are sent as, BF16 if x is, else F32. Elem: of res, r and y. RANKS: at most. */
-template <int NV, int Payload, int Elem, int RANKS, bool TWO_STEP>
-__global__ void __launch_bounds__(THREADS, PZ_GROUP_RESIDENTS(NV, RANKS))
-    reduce(const __grid_constant__ reduce_params p) {
+/* All threads of the block have `word`, and the last warp knows it: the others do not wait. */
+__device__ __forceinline__ void all_have(uint32_t word) {
+    const uint32_t barrier = 1 + (word >> 31); /* the instruction needs the word to have come; it is small */
+    if (threadIdx.x >= blockDim.x - 32)
+        asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
+    else
+        asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
+}
+
+/* NV: vectors a thread. Payload: what partial sums are sent as, BF16 if x is, else F32. Elem: of res, r and y. RANKS:
+ * at most. THREADS: of a block at most. */
+template <int NV, int Payload, int Elem, int RANKS, int THREADS, bool TWO_STEP>
+__global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_constant__ reduce_params p) {
+    __shared__ __align__(16) shared_sums sums;
     const norm_params &n = p.n;
+    const int blocks = p.rows * p.parts;
     if (!n.late) pz_trigger();
-    if ((int)blockIdx.x >= p.blocks) {
+    if ((int)blockIdx.x >= blocks) {
         pz_wait();
-        ride(n, p.blocks);
+        ride(n, blocks);
         return;
     }
-    const int first = threadIdx.x * 8;
+    cluster_row<NV> at;
+    at.begin(&sums, p.parts);
+    constexpr bool EARLY = NV * RANKS <= 8; /* as registers allow */
+    float weight[EARLY ? NV : 1][8];
     if (n.y.data)
 #pragma unroll
-        for (int i = 0; i < NV; i++)
-            if (first + i * STRIDE < n.hidden) fetch(n.w + first + i * STRIDE);
-    pz_wait();
+        for (int i = 0; i < NV; i++) {
+            if constexpr (EARLY)
+                weights8(weight[i], n.w + min(at.column(i), n.hidden - 8));
+            else
+                fetch(n.w + min(at.column(i), n.hidden - 8));
+        }
+    int first = blockIdx.x / p.parts;
+    asm volatile("" : "+r"(first)); /* the division is not put off until after the wait */
     pz_group_header *const own = header_of(p, p.rank);
     const bool together = p.ranks > 1 && !p.gathered;
     uint4 head = make_uint4(0, 0, 0, 0);
-    if (together) head = pz_load16(own);
-    uint32_t buffer = 0;
-    uint32_t before = 0;
+    uint32_t buffer = 0, before = 0;
     patience w = {};
     w.over = p.gathered;
-    for (int row = blockIdx.x; row < n.m; row += p.blocks) {
+    pz_touch(p);
+    pz_wait();
+    if (together) head = pz_load16(own);
+#pragma unroll 1
+    for (int row = first; row < n.m; row += p.rows) {
+        float v[NV][8];
         words8<Payload> mine[NV];
         words8<Elem> res[NV];
 #pragma unroll
-        for (int i = 0; i < NV; i++) mine[i] = own8<Payload>(p, row, min(first + i * STRIDE, n.hidden - 8));
-        const bool begins = row == (int)blockIdx.x;
-        if (begins && together) {
+        for (int i = 0; i < NV; i++) mine[i] = own8<Payload>(p, row, min(at.column(i), n.hidden - 8));
+        if (n.res.data)
+#pragma unroll
+            for (int i = 0; i < NV; i++) res[i] = load8<Elem>(n.res, row, min(at.column(i), n.hidden - 8));
+        const bool begins = together && row == first;
+        if (begins) {
             buffer = PZ_GROUP_HEADER + head.x * p.buffer_bytes;
-            /* From here on every thread has the header, and it may change. */
-            w.over = __syncthreads_or(head.z != 0 || head.x >= PZ_GROUP_BUFFERS);
-            if (threadIdx.x == THREADS - 1) before = atomicAdd(&own->arrived, 1u);
+            w.over = head.z != 0;
         }
         const int owner = TWO_STEP ? row % p.ranks : p.rank;
         const uint32_t parts_at = buffer + (TWO_STEP ? row / p.ranks : row) * p.row_stride;
         const uint32_t sum_at = buffer + p.sums_at + row * (n.hidden / 8) * bytes8<Elem>::N;
 #pragma unroll
         for (int i = 0; i < NV; i++) {
-            const int vector = threadIdx.x + i * THREADS;
-            const uint32_t at = parts_at + p.rank * p.rank_stride + vector * bytes8<Payload>::N;
-            if (!together || vector * 8 >= n.hidden) continue;
+            const uint32_t to = parts_at + at.column(i) / 8 * bytes8<Payload>::N;
+            if (!together || at.column(i) >= n.hidden) continue;
             if (!TWO_STEP)
-                push_to_all<Payload>(p, mine[i], at);
+                push_to_all<true, Payload>(p, mine[i], to);
             else if (owner != p.rank)
-                push8<Payload>(p.workspace[owner] + at, mine[i]);
+                push8<Payload>(p.workspace[owner] + to + own_part(p, owner), mine[i]);
         }
-        if (n.res.data)
-#pragma unroll
-            for (int i = 0; i < NV; i++) res[i] = load8<Elem>(n.res, row, min(first + i * STRIDE, n.hidden - 8));
-        if (begins && together) empty_buffer(p, head.x, head.y);
-        float v[NV][8];
+        if (begins) {
+            all_have(head.x);
+            if (threadIdx.x == blockDim.x - 1)
+                asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+                             : "=r"(before)
+                             : "l"(&own->arrived)
+                             : "memory");
+            empty_buffer(p, head.x, head.y);
+        }
+        if (p.carries && row == first) ride(n, 0);
         if (!TWO_STEP || owner == p.rank) {
-            sum_row<NV, Payload, RANKS>(v, mine, p, p.workspace[p.rank] + parts_at, w);
+            sum_row<NV, Payload, RANKS>(v, mine, p, at, p.workspace[p.rank] + parts_at, w);
 #pragma unroll
             for (int i = 0; i < NV; i++) {
-                const int vector = threadIdx.x + i * THREADS;
                 if (n.res.data) {
                     float add[8];
                     values8<Elem>(add, res[i]);
 #pragma unroll
                     for (int e = 0; e < 8; e++) v[i][e] = __fadd_rn(v[i][e], add[e]);
                 }
-                if (!TWO_STEP || w.over || vector * 8 >= n.hidden) continue; /* nobody gets a sum that is not one */
+                if (!TWO_STEP || w.over || at.column(i) >= n.hidden) continue; /* nobody gets a sum that is not one */
                 words8<Elem> sum = round8<Elem>(v[i]);
                 make_sendable<Elem>(sum);
-                push_to_all<Elem>(p, sum, sum_at + vector * bytes8<Elem>::N);
+                push_to_all<false, Elem>(p, sum, sum_at + at.column(i) / 8 * bytes8<Elem>::N);
             }
         } else {
-            receive_row<NV, Elem>(v, p, p.workspace[p.rank] + sum_at, owner, w);
+            receive_row<NV, Elem>(v, p, at, p.workspace[p.rank] + sum_at, owner, w);
         }
         if (n.y.data) {
-            norm_row<NV, Elem, Elem>(n, row, [&](float(&out)[8], int i, int) {
+            const auto sum = [&](float(&out)[8], int i, int) {
 #pragma unroll
                 for (int e = 0; e < 8; e++) out[e] = v[i][e];
+            };
+            norm_row<NV, Elem, Elem>(n, row, at, sum, [&](float(&of)[8], int i, int col) {
+                if constexpr (!EARLY) weights8(of, n.w + col);
+#pragma unroll
+                for (int e = 0; EARLY && e < 8; e++) of[e] = weight[i][e];
             });
         } else {
 #pragma unroll
             for (int i = 0; i < NV; i++)
-                if (first + i * STRIDE < n.hidden) store8<Elem>(v[i], n.r, row, first + i * STRIDE);
+                if (at.column(i) < n.hidden) store8<Elem>(v[i], n.r, row, at.column(i));
         }
-        if (row + p.blocks < n.m) __syncthreads(); /* the sums of this row have been read */
     }
     if (together && w.over) report(p, w.missing);
-    if (together && threadIdx.x == THREADS - 1 && before == (uint32_t)p.blocks - 1) {
+    if (together && threadIdx.x == blockDim.x - 1 && before == (uint32_t)blocks - 1) {
         own->arrived = 0;
         own->used = p.use;
         own->buffer = head.x + 1 < PZ_GROUP_BUFFERS ? head.x + 1 : 0;
@@ -374,32 +582,37 @@ __global__ void __launch_bounds__(THREADS, PZ_GROUP_RESIDENTS(NV, RANKS))
 }
 
 typedef void (*reduce_kernel)(const reduce_params);
-template <int NV, int Payload, int Elem> reduce_kernel choose(int ranks, bool two_step) {
-    return two_step     ? reduce<NV, Payload, Elem, PZ_MAX_RANKS, true>
-           : ranks <= 2 ? reduce<NV, Payload, Elem, 2, false>
-                        : reduce<NV, Payload, Elem, PZ_MAX_RANKS, false>;
+/* The kernel of a shape, for partial sums in Payload, and r and y in Elem. */
+template <int NV, int Payload, int Elem, int RANKS, int THREADS> reduce_kernel choose(bool two_step) {
+    return two_step ? reduce<NV, Payload, Elem, RANKS, THREADS, true>
+                    : reduce<NV, Payload, Elem, RANKS, THREADS, false>;
 }
-template <int NV> reduce_kernel choose(pz_elem x, pz_elem r, int ranks, bool two_step) {
+template <int Payload, int Elem, int RANKS> reduce_kernel choose(const pz_group_shape &s, bool two_step) {
+    constexpr int MOST = PZ_GROUP_THREADS(1, RANKS), FEW = PZ_GROUP_THREADS(2, RANKS);
+    return s.vectors == 2     ? choose<2, Payload, Elem, RANKS, FEW>(two_step)
+           : s.vectors == 4   ? choose<4, Payload, Elem, RANKS, FEW>(two_step)
+           : s.threads <= FEW ? choose<1, Payload, Elem, RANKS, FEW>(two_step)
+                              : choose<1, Payload, Elem, RANKS, MOST>(two_step);
+}
+template <int Payload, int Elem> reduce_kernel choose(const pz_group_shape &s, int ranks, bool two_step) {
+    return ranks <= 2 ? choose<Payload, Elem, 2>(s, two_step) : choose<Payload, Elem, PZ_MAX_RANKS>(s, two_step);
+}
+reduce_kernel choose(const pz_group_shape &s, pz_elem x, pz_elem r, int ranks, bool two_step) {
     if (x == PZ_ELEM_BF16)
-        return r == PZ_ELEM_BF16 ? choose<NV, PZ_ELEM_BF16, PZ_ELEM_BF16>(ranks, two_step)
-                                 : choose<NV, PZ_ELEM_BF16, PZ_ELEM_F32>(ranks, two_step);
-    return r == PZ_ELEM_BF16 ? choose<NV, PZ_ELEM_F32, PZ_ELEM_BF16>(ranks, two_step)
-                             : choose<NV, PZ_ELEM_F32, PZ_ELEM_F32>(ranks, two_step);
-}
-reduce_kernel choose(pz_elem x, pz_elem r, int ranks, bool two_step, int hidden) {
-    const int vectors = (hidden / 8 + THREADS - 1) / THREADS;
-    return vectors == 1   ? choose<1>(x, r, ranks, two_step)
-           : vectors == 2 ? choose<2>(x, r, ranks, two_step)
-                          : choose<4>(x, r, ranks, two_step);
+        return r == PZ_ELEM_BF16 ? choose<PZ_ELEM_BF16, PZ_ELEM_BF16>(s, ranks, two_step)
+                                 : choose<PZ_ELEM_BF16, PZ_ELEM_F32>(s, ranks, two_step);
+    return r == PZ_ELEM_BF16 ? choose<PZ_ELEM_F32, PZ_ELEM_BF16>(s, ranks, two_step)
+                             : choose<PZ_ELEM_F32, PZ_ELEM_F32>(s, ranks, two_step);
 }
 
-reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int first, int m, bool two_step, int units) {
+reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int first, int m, bool two_step,
+                          const pz_group_shape &shape) {
     reduce_params p = {};
     p.n.x = pz_matrix_from_row(a->x, first), p.n.res = pz_matrix_from_row(a->res, first);
     p.n.y = pz_matrix_from_row(a->y, first), p.n.r = pz_matrix_from_row(a->r, first);
     p.n.w = a->w, p.n.x_norm = a->x_norm ? a->x_norm + first : nullptr;
     p.n.eps = a->eps, p.n.share = 1.0f / (float)a->hidden, p.n.m = m, p.n.hidden = a->hidden;
-    p.n.late = a->late || g->late;
+    p.n.late = a->late || g->share > 1;
     if (first == 0 && a->zero) p.n.zero = (uint4 *)a->zero, p.n.zero_words = (int64_t)(a->zero_bytes / 16);
     memcpy(p.workspace, g->workspace, sizeof p.workspace);
     p.missing = g->missing, p.buffer_bytes = (uint32_t)g->buffer_bytes;
@@ -407,20 +620,19 @@ reduce_params make_params(const pz_norm_args *a, const pz_group_view *g, int fir
     p.rank = g->alone ? 0 : g->rank, p.ranks = g->alone ? 1 : g->ranks;
     p.gathered = g->gathered;
     const uint32_t part = (uint32_t)(a->hidden * pz_elem_bytes(pz_group_payload(a->x.elem)));
-    p.row_stride = g->gathered ? part : part * p.ranks;
+    p.row_stride = g->gathered ? part : part * (p.ranks - 1);
     p.rank_stride = g->gathered ? part * m : part;
     const int64_t parts = two_step ? (m + p.ranks - 1) / p.ranks : m;
-    p.sums_at = (uint32_t)parts * p.ranks * part;
+    p.sums_at = (uint32_t)parts * p.row_stride;
     p.use = (p.sums_at + (two_step ? (uint32_t)m * a->hidden * pz_elem_bytes(a->r.elem) : 0)) / 16;
-    const int blocks = g->blocks ? g->blocks : pz_group_blocks(a->hidden, g->ranks, two_step, units);
-    p.blocks = m < blocks ? m : blocks;
+    p.rows = shape.rows, p.parts = shape.parts;
     return p;
 }
 
 } // namespace
 
 extern "C" int64_t pz_group_buffer_bytes(const pz_group_view *g, int hidden) {
-    int64_t one_shot = (int64_t)g->one_shot * g->ranks, two_step = 2 * PZ_GROUP_ROWS + g->ranks;
+    int64_t one_shot = (int64_t)g->one_shot * (g->ranks - 1), two_step = 2 * PZ_GROUP_ROWS + g->ranks;
     return (one_shot > two_step ? one_shot : two_step) * hidden * 4;
 }
 
@@ -435,16 +647,21 @@ extern "C" pz_status pz_cuda_reduce_norm(const pz_norm_args *a, const pz_group_v
     if (g->one_shot > PZ_GROUP_ROWS || (!g->alone && pz_group_buffer_bytes(g, a->hidden) > g->buffer_bytes))
         return pz_fail(err, PZ_E_INTERNAL, "fused_allreduce_rmsnorm: rows of %d need buffers of %lld bytes, not %lld",
                        a->hidden, (long long)pz_group_buffer_bytes(g, a->hidden), (long long)g->buffer_bytes);
-    int units;
+    int units, major;
     PZ_TRY(pz_cuda_attribute(cudaDevAttrMultiProcessorCount, &units, err));
+    PZ_TRY(pz_cuda_attribute(cudaDevAttrComputeCapabilityMajor, &major, err));
     for (int first = 0; first < a->m; first += PZ_GROUP_ROWS) {
         const int m = a->m - first < PZ_GROUP_ROWS ? a->m - first : PZ_GROUP_ROWS;
         const bool two_step = m > g->one_shot && !g->gathered;
-        const reduce_params p = make_params(a, g, first, m, two_step, units);
-        const int rider = p.n.zero_words ? pz_rider_of(p.blocks, (int64_t)a->zero_bytes, units).blocks : 0;
-        PZ_TRY(pz_cuda_launch(choose(a->x.elem, a->r.elem, g->ranks, two_step, a->hidden), dim3(p.blocks + rider),
-                              dim3(THREADS), 0, (cudaStream_t)a->stream, a->dependent != 0 || first > 0,
-                              "fused_allreduce_rmsnorm", err, p));
+        const pz_group_shape shape = pz_group_shape_of(a->hidden, g->ranks, m, units / g->share, major >= 9);
+        const int blocks = shape.rows * shape.parts;
+        reduce_params p = make_params(a, g, first, m, two_step, shape);
+        const int rider = p.n.zero_words ? pz_rider_of(blocks, (int64_t)a->zero_bytes, units).blocks : 0;
+        p.carries = rider && pz_rider_is_carried(blocks, rider, units);
+        const dim3 grid(blocks + (p.carries ? 0 : (int)pz_align_up(rider, shape.parts)));
+        PZ_TRY(pz_cuda_launch_clusters(choose(shape, a->x.elem, a->r.elem, g->ranks, two_step), grid,
+                                       dim3(shape.threads), shape.parts, 0, (cudaStream_t)a->stream,
+                                       a->dependent != 0 || first > 0, "fused_allreduce_rmsnorm", err, p));
     }
     return PZ_OK;
 }

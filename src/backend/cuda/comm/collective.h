@@ -35,8 +35,7 @@ typedef struct pz_group_view {
     uint32_t *missing; /* page-locked host memory: becomes what the header says when that is not 0 */
     int rank, ranks, timeout_ms;
     int one_shot; /* rows up to which every rank sends its rows to all; above, a row's owner sends the sum */
-    int blocks;   /* that may wait at the same time; 0: half of what the device holds */
-    bool late;    /* no kernel after this one may start before its end */
+    int share;    /* ranks and groups whose kernels may be on the device at the same time, 1 or more */
     /* Nothing is sent or waited for: the partial sums of all ranks have been gathered in this rank's workspace, rank
      * 0's rows first, then rank 1's, and so on; at most PZ_GATHERED_ROWS. */
     bool gathered;

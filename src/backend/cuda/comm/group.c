@@ -17,6 +17,7 @@ struct pz_cuda_group {
     pz_group_view view;
     int hidden, rows; /* there is room for, in one step; of `hidden` elements */
     int one_shot;     /* for all launches; 0: as each says */
+    int groups;       /* of backends, whose collectives may run at the same time */
     pz_cuda_block memory;
     pz_cuda_pinned missing;
     shown mine;
@@ -36,7 +37,8 @@ pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_e
     g->want_nccl = opts->nccl;
     g->mine.device = b->device;
     g->one_shot = opts->one_shot;
-    g->view = (pz_group_view){.rank = pz_comm_rank(comm), .ranks = pz_comm_ranks(comm)};
+    g->groups = opts->groups > 1 ? opts->groups : 1;
+    g->view = (pz_group_view){.rank = pz_comm_rank(comm), .ranks = pz_comm_ranks(comm), .share = 1};
     g->view.timeout_ms = pz_comm_timeout_ms(comm);
     PZ_TRY(pz_cuda_pinned_grow(&g->missing, sizeof *g->view.missing, err));
     g->view.missing = g->missing.data;
@@ -90,15 +92,20 @@ static pz_status all_reach_all(const pz_cuda_group *g, bool *out, pz_error *err)
     return PZ_OK;
 }
 
+/* For the rest of the process, and asked for once: a second time would be an error of CUDA's. */
 static pz_status reach(const pz_backend *b, int rank, pz_error *err) {
+    static _Atomic uint64_t reached[64]; /* by each device, a bit each */
     int other = b->group->device[rank];
-    if (other == b->device) return PZ_OK;
+    bool known = b->device < 64 && other < 64;
+    if (other == b->device || (known && reached[b->device] >> other & 1)) return PZ_OK;
     cudaError_t code = cudaDeviceEnablePeerAccess(other, 0);
     if (code == cudaErrorPeerAccessAlreadyEnabled) {
         cudaGetLastError();
-        return PZ_OK;
+        code = cudaSuccess;
     }
-    return pz_cuda_check(code, "cudaDeviceEnablePeerAccess", err);
+    PZ_TRY(pz_cuda_check(code, "cudaDeviceEnablePeerAccess", err));
+    if (known) reached[b->device] |= (uint64_t)1 << other;
+    return PZ_OK;
 }
 
 static pz_status use_nccl(pz_backend *b, pz_error *err) {
@@ -118,24 +125,21 @@ static pz_status use_nccl(pz_backend *b, pz_error *err) {
 static pz_status meet_others(pz_backend *b, pz_error *err) {
     pz_cuda_group *g = b->group;
     void *all[PZ_MAX_RANKS];
-    int sharing = 0;
+    int here = 0;
     g->mine.workspace = g->memory.data;
     PZ_TRY(pz_comm_exchange(g->comm, &g->mine, all, err));
     for (int r = 0; r < g->view.ranks; r++) {
         const shown *other = all[r];
         g->view.workspace[r] = other->workspace;
         g->device[r] = other->device;
-        sharing += other->device == b->device;
+        here += other->device == b->device;
     }
     g->met = true;
     bool near;
     PZ_TRY(all_reach_all(g, &near, err));
     if (g->want_nccl || !near) return use_nccl(b, err);
     for (int r = 0; r < g->view.ranks; r++) PZ_TRY(reach(b, r, err));
-    /* Where ranks share a device, kernels that wait must leave room for those that are waited for: few blocks, and
-     * nothing behind them that takes the room of others. */
-    g->view.late = sharing > 1;
-    g->view.blocks = sharing > 1 ? b->units / (4 * sharing) : 0;
+    g->view.share = here * g->groups;
     return pz_comm_barrier(g->comm, err); /* all have read what is shown, and can reach each other */
 }
 

@@ -7,6 +7,9 @@
 
 namespace {
 
+enum { THREADS = 512, STRIDE = THREADS * 8 };
+static_assert(THREADS * sizeof(uint4) == PZ_RIDER_BLOCK, "what the gate takes for a block of the rider");
+
 /* NV: vectors of eight a thread. XElem: of x; Elem: of res, r and y. Everything is loaded before anything is used, and
  * one pass over the block gives the scale and x_norm. */
 template <int NV, int XElem, int Elem>
@@ -37,14 +40,16 @@ __global__ void __launch_bounds__(THREADS, NV <= 2 && Elem == PZ_ELEM_BF16 ? 4 :
 #pragma unroll
         for (int i = 0; i < NV; i++) res[i] = load8<Elem>(p.res, row, min(first + i * STRIDE, p.hidden - 8));
     const float of_x = row_norm<XElem>(p.x, row);
-    norm_row<NV, XElem, Elem>(p, row, [&](float(&v)[8], int i, int col) {
+    block_row<THREADS> at;
+    const auto sum = [&](float(&v)[8], int i, int col) {
         value8<XElem>(v, x[i], p.x, of_x, col);
         if (!p.res.data) return;
         float add[8];
         value8<Elem>(add, res[i], p.res, 0, col);
 #pragma unroll
         for (int e = 0; e < 8; e++) v[e] += add[e];
-    });
+    };
+    norm_row<NV, XElem, Elem>(p, row, at, sum, [&](float(&w)[8], int, int col) { weights8(w, p.w + col); });
 }
 
 typedef void (*norm_kernel)(const norm_params);

@@ -18,8 +18,6 @@ struct norm_params {
     int m, hidden, late;
 };
 
-enum { THREADS = 512, WARPS = THREADS / 32, STRIDE = THREADS * 8 };
-
 /* Eight neighbouring elements as they lie in memory. */
 template <int Elem> struct words8 { uint4 at[Elem == PZ_ELEM_BF16 ? 1 : 2]; };
 
@@ -77,48 +75,90 @@ __device__ __forceinline__ void fetch(const void *p) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
-/* Sums of a and of b over the block, the same in every thread. Half of the lanes add up a, half b. */
-__device__ __forceinline__ float2 block_sums(float a, float b) {
-    __shared__ __align__(16) float part[2][WARPS];
-    const int lane = threadIdx.x & 31;
-    const bool upper = lane & 16;
+/* Sums of a and of b over a warp: the upper half of the lanes has that of b, the lower that of a. */
+__device__ __forceinline__ float half_sums(float a, float b) {
+    const bool upper = threadIdx.x & 16;
     float v = (upper ? b : a) + __shfl_xor_sync(0xffffffffu, upper ? a : b, 16);
 #pragma unroll
     for (int d = 8; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
-    if ((lane & 15) == 0) part[upper][threadIdx.x >> 5] = v;
-    __syncthreads();
-    const float4 four = ((const float4 *)part)[lane & 7];
-    v = (four.x + four.y) + (four.z + four.w);
-    v += __shfl_xor_sync(0xffffffffu, v, 1);
-    v += __shfl_xor_sync(0xffffffffu, v, 2);
-    const float other = __shfl_xor_sync(0xffffffffu, v, 4);
-    return lane & 4 ? make_float2(other, v) : make_float2(v, other);
+    return v;
+}
+/* Sums of a and of b over all warps, from those of each. */
+template <int WARPS> __device__ __forceinline__ float2 add_warps(const float (&part)[2][WARPS]) {
+    constexpr int QUADS = WARPS / 4;
+    const int lane = threadIdx.x & 31;
+    const float4 four = ((const float4 *)part)[lane & (2 * QUADS - 1)];
+    float v = (four.x + four.y) + (four.z + four.w);
+#pragma unroll
+    for (int d = 1; d < QUADS; d <<= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
+    const float other = __shfl_xor_sync(0xffffffffu, v, QUADS);
+    return lane & QUADS ? make_float2(other, v) : make_float2(v, other);
 }
 
-__device__ __forceinline__ float power_up(float v) {
-    return __uint_as_float((__float_as_uint(v) + 0x7fffffu) & 0xff800000u);
+/* A row on one block of T threads. */
+template <int T> struct block_row {
+    /* First of the eight columns of a thread's vector i. */
+    __device__ __forceinline__ int column(int i) const {
+        return (threadIdx.x + i * T) * 8;
+    }
+    /* Whether this thread writes what a row has one of. */
+    __device__ __forceinline__ bool leads() const {
+        return threadIdx.x == 0;
+    }
+    /* Whether this one works that out, and what those who do have found: all of them the same. */
+    __device__ __forceinline__ bool tells() const {
+        return true;
+    }
+    __device__ __forceinline__ bool told(bool b) const {
+        return b;
+    }
+    /* Sums over the row, the same in every thread, from those of each vector. */
+    template <int NV> __device__ __forceinline__ float2 sums(const float (&a)[NV], const float (&b)[NV]) const {
+        __shared__ __align__(16) float part[2][T / 32];
+        float of_a = 0, of_b = 0;
+#pragma unroll
+        for (int i = 0; i < NV; i++) of_a += a[i], of_b += b[i];
+        const float v = half_sums(of_a, of_b);
+        if ((threadIdx.x & 15) == 0) part[threadIdx.x >> 4 & 1][threadIdx.x >> 5] = v;
+        __syncthreads();
+        return add_warps(part);
+    }
+    template <int NV> __device__ __forceinline__ double sum(const double (&v)[NV]) const {
+        double all = 0;
+#pragma unroll
+        for (int i = 0; i < NV; i++) all += v[i];
+        return pz_block_sum(all);
+    }
+};
+
+/* The least power of two that is not below the root of s. s: normal and positive. */
+__device__ __forceinline__ float power_of_root(float s) {
+    const int least = (int)((__float_as_uint(s) - 1) >> 23) - 126; /* s <= 2^least */
+    return __uint_as_float((uint32_t)(((least + 1) >> 1) + 127) << 23);
 }
 
 /* x_norm of a row whose values before they are rounded to y have the sum of squares `sum` * scale^2; 0 if that does not
  * tell it. The stored values differ from these by half a unit of bf16 each, 2^-8 of the value; what is below the normal
- * range of bf16, or of squares in f32, is nothing against norms and sums from 2^-80 on. The sum, its root and the
- * products err by less than 2^-18, and the head room of pz_norm_of_squares is 2^-20. So in all but one of about a
- * hundred rows the norm lies between the same two powers of two before and after. */
+ * range of bf16, or of squares in f32, is nothing against sums from 2^-80 on. The sum and the products err by less than
+ * 2^-17, and the head room of pz_norm_of_squares is 2^-20. So in all but one of about a hundred rows the norm lies
+ * between the same two powers of two before and after. */
 template <int Elem> __device__ __forceinline__ float norm_before(float sum, float scale) {
-    const float slack = Elem == PZ_ELEM_BF16 ? 0x1p-8f + 0x1p-16f : 0x1p-17f, norm = scale * sqrtf(sum);
-    const float least = power_up(norm * (1 - slack)), most = power_up(norm * (1 + slack));
-    return least == most && sum > 0x1p-80f && norm > 0x1p-80f && norm < 0x1p110f ? most : 0;
+    const float slack = Elem == PZ_ELEM_BF16 ? 0x1p-7f + 0x1p-14f : 0x1p-16f, square = sum * scale * scale;
+    const float least = power_of_root(square * (1 - slack)), most = power_of_root(square * (1 + slack));
+    return least == most && sum > 0x1p-80f && square > 0x1p-80f && square < 0x1p120f ? most : 0;
 }
 
 /* x_norm from y as stored. Every thread reads what it has written itself. */
-template <int Elem> __device__ __noinline__ float norm_after(const norm_params &p, int row) {
-    double sum = 0;
-    for (int col = threadIdx.x * 8; col < p.hidden; col += STRIDE) {
-        float v[8];
-        value8<Elem>(v, load8<Elem>(p.y, row, col), p.y, 0, col);
-        sum += pz_squares(v);
+template <int NV, int Elem, typename Row>
+__device__ __noinline__ float norm_after(const norm_params &p, int row, const Row at) {
+    double sum[NV];
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        float v[8] = {};
+        if (at.column(i) < p.hidden) value8<Elem>(v, load8<Elem>(p.y, row, at.column(i)), p.y, 0, at.column(i));
+        sum[i] = pz_squares(v);
     }
-    return pz_norm_of_squares(pz_block_sum(sum));
+    return pz_norm_of_squares(at.sum(sum));
 }
 
 /* What is normalised: x + res, in v. It was stored to r if there is one, which may have overwritten res. */
@@ -137,15 +177,21 @@ __device__ __forceinline__ void sum8(float (&v)[8], const norm_params &p, int ro
 }
 
 /* y of a row whose squares leave the range of f32, or its products with w may. */
-template <int XElem, int Elem> __device__ __noinline__ void wide_row(const norm_params &p, int row) {
-    float v[8], w[8];
-    double sum = 0;
-    for (int col = threadIdx.x * 8; col < p.hidden; col += STRIDE) {
-        sum8<XElem, Elem>(v, p, row, col);
-        sum += pz_squares(v);
+template <int NV, int XElem, int Elem, typename Row>
+__device__ __noinline__ void wide_row(const norm_params &p, int row, const Row at) {
+    double sum[NV];
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        float v[8] = {};
+        if (at.column(i) < p.hidden) sum8<XElem, Elem>(v, p, row, at.column(i));
+        sum[i] = pz_squares(v);
     }
-    const float scale = (float)(1.0 / sqrt(pz_block_sum(sum) / p.hidden + p.eps));
-    for (int col = threadIdx.x * 8; col < p.hidden; col += STRIDE) {
+    const float scale = (float)(1.0 / sqrt(at.sum(sum) / p.hidden + p.eps));
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int col = at.column(i);
+        if (col >= p.hidden) continue;
+        float v[8], w[8];
         sum8<XElem, Elem>(v, p, row, col);
         weights8(w, p.w + col);
 #pragma unroll
@@ -156,34 +202,34 @@ template <int XElem, int Elem> __device__ __noinline__ void wide_row(const norm_
 
 /* The rider, on the blocks from number `first` on. */
 __device__ __forceinline__ void ride(const norm_params &p, int first) {
-    static_assert(THREADS * sizeof(uint4) == PZ_RIDER_BLOCK, "what the gate takes for a block of the rider");
     const int blocks = gridDim.x - first;
-    int64_t i = (int64_t)(blockIdx.x - first) * THREADS + threadIdx.x;
-    for (; i < p.zero_words; i += (int64_t)blocks * THREADS) p.zero[i] = make_uint4(0, 0, 0, 0);
+    int64_t i = (int64_t)(blockIdx.x - first) * blockDim.x + threadIdx.x;
+    for (; i < p.zero_words; i += (int64_t)blocks * blockDim.x) p.zero[i] = make_uint4(0, 0, 0, 0);
 }
 
-/* r, y and x_norm of a row from source(v, i, col), which puts x + res at columns [col, col + 8) into v. One pass over
- * the block gives the scale and x_norm. */
-template <int NV, int XElem, int Elem, typename Source>
-__device__ __forceinline__ void norm_row(const norm_params &p, int row, const Source &source) {
-    const int first = threadIdx.x * 8;
-    float v[NV][8], squares = 0, products = 0;
+/* r, y and x_norm of a row from source(v, i, col), which puts x + res at columns [col, col + 8) into v, and
+ * weights(w, i, col). One sum over the row gives the scale and x_norm. */
+template <int NV, int XElem, int Elem, typename Row, typename Source, typename Weights>
+__device__ __forceinline__ void norm_row(const norm_params &p, int row, Row &at, const Source &source,
+                                         const Weights &weights) {
+    float v[NV][8], squares[NV], products[NV];
 #pragma unroll
     for (int i = 0; i < NV; i++) {
-        const int col = first + i * STRIDE;
+        const int col = at.column(i);
+        squares[i] = products[i] = 0;
         if (col >= p.hidden) continue;
         float w[8];
         source(v[i], i, col);
         if (p.r.data) store8<Elem>(v[i], p.r, row, col);
-        weights8(w, p.w + col);
+        weights(w, i, col);
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            squares += v[i][e] * v[i][e];
+            squares[i] += v[i][e] * v[i][e];
             v[i][e] *= w[e];
-            products += v[i][e] * v[i][e];
+            products[i] += v[i][e] * v[i][e];
         }
     }
-    const float2 sum = block_sums(squares, products);
+    const float2 sum = at.sums(squares, products);
     const float scale = rsqrtf(sum.x * p.share + p.eps);
     /* Below this scale what products below the normal range of f32 have lost is below that of y too. False for NaN. */
     const bool narrow = scale < 0x1p20f && sum.x < 0x1p120f && sum.y < 0x1p120f;
@@ -191,18 +237,18 @@ __device__ __forceinline__ void norm_row(const norm_params &p, int row, const So
     if (narrow) {
 #pragma unroll
         for (int i = 0; i < NV; i++) {
-            if (first + i * STRIDE >= p.hidden) continue;
+            if (at.column(i) >= p.hidden) continue;
 #pragma unroll
             for (int e = 0; e < 8; e++) v[i][e] *= scale;
-            store8<Elem>(v[i], p.y, row, first + i * STRIDE);
+            store8<Elem>(v[i], p.y, row, at.column(i));
         }
-        up = norm_before<Elem>(sum.y, scale);
+        if (at.tells()) up = norm_before<Elem>(sum.y, scale);
     } else {
-        wide_row<XElem, Elem>(p, row);
+        wide_row<NV, XElem, Elem>(p, row, at);
     }
     if (!p.x_norm) return;
-    if (up == 0) up = norm_after<Elem>(p, row);
-    if (threadIdx.x == 0) p.x_norm[row] = up;
+    if (at.told(up == 0)) up = norm_after<NV, Elem>(p, row, at);
+    if (at.leads()) p.x_norm[row] = up;
 }
 
 } // namespace
