@@ -5,6 +5,7 @@
 
 #include "base/par.h"
 #include "base/rng.h"
+#include "plan/donor.h"
 #include "plan/tuned.h"
 
 static pz_device device(const char *name, int units) {
@@ -108,26 +109,42 @@ static void test_numbers(void **state) {
     (void)state;
     pz_device d = device("h200", 0);
     d.one_shot = 256;
-    pz_gate_result r = evaluate(&d, 16, true, 135168, 1);
-    assert_int_equal(r.idle_units, 116);
+    pz_gate_result r = evaluate(&d, 16, true, 135168, 1); /* 7 blocks a row */
+    assert_int_equal(r.idle_units, 132 - 112);
     assert_true(fabs(r.donor_us - (3.55 + 0.038 * 16)) < 1e-9);
     assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9); /* 17 blocks, each on a unit of its own */
     assert_true(r.added_us == 0);
     assert_true(fabs(r.replaced_us - (0.9 + 135168 / (20000.0 * 132))) < 1e-9);
     assert_int_equal(r.verdict, PZ_GATE_FREE);
 
-    /* 132 blocks of 10 kB, one of them on the unit without a row: what the others store adds */
-    r = evaluate(&d, 131, true, 1320000, 1);
+    /* 20 blocks have a unit each. One more, and the 112 of the rows store all of it. */
+    r = evaluate(&d, 16, true, 20 * 8192, 1);
+    assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9 && r.added_us == 0);
+    r = evaluate(&d, 16, true, 20 * 8192 + 16, 1);
+    assert_true(fabs(r.fill_us - 163856 / 112.0 / 20000) < 1e-9 && r.added_us == 0);
+
+    /* 131 blocks of 10 kB beside 131 rows: carried, and hidden while they wait */
+    r = evaluate(&d, 131, true, 1310000, 1);
+    assert_int_equal(r.idle_units, 1);
+    assert_true(fabs(r.fill_us - 0.5) < 1e-9 && r.added_us == 0);
+    assert_int_equal(r.verdict, PZ_GATE_FREE);
+
+    r = evaluate(&d, 132, true, 1320000, 1); /* none idle */
+    assert_int_equal(r.idle_units, 0);
+    assert_true(fabs(r.fill_us - 0.5) < 1e-9 && r.added_us == 0 && r.verdict == PZ_GATE_FREE);
+
+    /* 14 blocks carry a block of each unit, for 1 us longer than the 3.626 us of their two rows */
+    r = evaluate(&d, 2, true, 14 * 92520, 1);
+    assert_true(fabs(r.fill_us - 4.626) < 1e-9 && fabs(r.added_us - 1) < 1e-9 && r.verdict == PZ_GATE_PAYS);
+
+    /* A norm carries nothing. 132 blocks of 10 kB beside 131 rows: what those on units with a row store adds. */
+    r = evaluate(&d, 131, false, 1320000, 1);
     assert_int_equal(r.idle_units, 1);
     assert_true(fabs(r.fill_us - 0.5) < 1e-9 && fabs(r.added_us - 0.5 * 131 / 132) < 1e-9);
     assert_int_equal(r.verdict, PZ_GATE_PAYS);
 
-    r = evaluate(&d, 132, true, 1320000, 1); /* none idle */
-    assert_int_equal(r.idle_units, 0);
-    assert_true(r.added_us == r.fill_us && r.verdict == PZ_GATE_PAYS);
-
     /* 100 blocks, 32 of them on units without a row: 68 add their share of what all units need */
-    r = evaluate(&d, 100, true, 819200, 1);
+    r = evaluate(&d, 100, false, 819200, 1);
     assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9);
     assert_true(fabs(r.added_us - 0.68 * 819200 / (20000.0 * 132)) < 1e-9);
 
@@ -155,6 +172,8 @@ static void test_numbers(void **state) {
     rider.gate.rider = 0.25;
     r = evaluate(&rider, 16, true, 135168, 1);
     assert_true(fabs(r.added_us - 0.25) < 1e-9 && r.verdict == PZ_GATE_PAYS);
+    assert_true(fabs(evaluate(&rider, 132, true, 1320000, 1).added_us - 0.25) < 1e-9); /* carried: no more */
+    assert_true(fabs(evaluate(&rider, 2, true, 14 * 92520, 1).added_us - 1.25) < 1e-9);
     assert_int_equal(evaluate(&rider, 16, true, 0, 0).verdict, PZ_GATE_FREE);
     assert_int_equal(weigh(&rider, 16, true, 135168, 0.26).verdict, PZ_GATE_PAYS);
     assert_int_equal(weigh(&rider, 16, true, 135168, 0.24).verdict, PZ_GATE_CLOSED);
@@ -173,8 +192,8 @@ static void test_numbers(void **state) {
     assert_int_equal(evaluate(&d, 2, false, 4096, 1).verdict, PZ_GATE_PAYS);
 }
 
-/* Which kernel, how many blocks, how long: by hand, for 132 SMs. A collective that is not one-shot over two ranks, or
- * whose rows are long, has one block a SM of which half may wait. */
+/* Which kernel, how many blocks, how long: by hand, for 132 SMs. Of 28 warps of 7168 columns a block takes 4 or more,
+ * so at most 7 share a row; more rows than SMs take turns. */
 static void test_donors(void **state) {
     (void)state;
     static const struct {
@@ -182,19 +201,15 @@ static void test_donors(void **state) {
         pz_collective kind;
         int blocks;
     } rows[] = {
-        {0, 0, 0, 1, 7168, PZ_COLLECTIVE_ONE_SHOT, 1},
-        {2, 0, 0, 64, 7168, PZ_COLLECTIVE_ONE_SHOT, 64},
-        {2, 0, 0, 65, 7168, PZ_COLLECTIVE_TWO_STEP, 65},
-        {2, 0, 0, 128, 7168, PZ_COLLECTIVE_TWO_STEP, 66},
-        {2, 128, 0, 128, 7168, PZ_COLLECTIVE_ONE_SHOT, 128},
-        {2, 256, 0, 200, 7168, PZ_COLLECTIVE_ONE_SHOT, 132},
-        {2, 256, 0, 1000, 7168, PZ_COLLECTIVE_ONE_SHOT, 132},
-        {2, 255, 0, 1000, 7168, PZ_COLLECTIVE_TWO_STEP, 66},
-        {2, 128, 0, 128, 8200, PZ_COLLECTIVE_ONE_SHOT, 66},
-        {8, 128, 0, 128, 7168, PZ_COLLECTIVE_ONE_SHOT, 66},
-        {4, 3, 0, 4, 256, PZ_COLLECTIVE_TWO_STEP, 4},
-        {8, 0, 1, 128, 7168, PZ_COLLECTIVE_NCCL, 66},
-        {2, 0, 1, 8, 7168, PZ_COLLECTIVE_NCCL, 8},
+        {0, 0, 0, 1, 7168, PZ_COLLECTIVE_ONE_SHOT, 7},         {2, 0, 0, 18, 7168, PZ_COLLECTIVE_ONE_SHOT, 7 * 18},
+        {2, 0, 0, 19, 7168, PZ_COLLECTIVE_ONE_SHOT, 6 * 19},   {2, 0, 0, 64, 7168, PZ_COLLECTIVE_ONE_SHOT, 2 * 64},
+        {2, 0, 0, 65, 7168, PZ_COLLECTIVE_TWO_STEP, 2 * 65},   {2, 0, 0, 67, 7168, PZ_COLLECTIVE_TWO_STEP, 67},
+        {2, 0, 0, 128, 7168, PZ_COLLECTIVE_TWO_STEP, 128},     {2, 128, 0, 128, 7168, PZ_COLLECTIVE_ONE_SHOT, 128},
+        {2, 256, 0, 200, 7168, PZ_COLLECTIVE_ONE_SHOT, 132},   {2, 256, 0, 1000, 7168, PZ_COLLECTIVE_ONE_SHOT, 132},
+        {2, 255, 0, 1000, 7168, PZ_COLLECTIVE_TWO_STEP, 132},  {2, 128, 0, 100, 8200, PZ_COLLECTIVE_ONE_SHOT, 100},
+        {8, 128, 0, 32, 7168, PZ_COLLECTIVE_ONE_SHOT, 4 * 32}, {8, 128, 0, 128, 7168, PZ_COLLECTIVE_ONE_SHOT, 128},
+        {4, 3, 0, 4, 256, PZ_COLLECTIVE_TWO_STEP, 4},          {4, 3, 0, 4, 2048, PZ_COLLECTIVE_TWO_STEP, 2 * 4},
+        {8, 0, 1, 100, 7168, PZ_COLLECTIVE_NCCL, 100},         {2, 0, 1, 8, 7168, PZ_COLLECTIVE_NCCL, 7 * 8},
         {1, 0, 0, 200, 7168, PZ_COLLECTIVE_NONE, 200},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -205,13 +220,15 @@ static void test_donors(void **state) {
         pz_donor donor = pz_donor_of(&d, rows[i].m, true, rows[i].hidden), norm = pz_donor_of(&d, rows[i].m, false, 8);
         assert_string_equal(pz_collective_text(donor.kind), pz_collective_text(rows[i].kind));
         assert_int_equal(donor.blocks, rows[i].blocks);
-        double us = rows[i].ranks == 1 ? 2.6 + 0.005 * rows[i].m : 3.55 + 0.038 * rows[i].m; /* one rank: a norm */
+        bool alone = rows[i].ranks == 1; /* a norm */
+        double us = alone ? 2.6 + 0.005 * rows[i].m : 3.55 + 0.038 * rows[i].m;
         assert_true(fabs(donor.us - us) < 1e-9);
         assert_true(norm.kind == PZ_COLLECTIVE_NONE && norm.blocks == rows[i].m && norm.one_shot == 0);
+        /* a block for each unit: carried by a collective's, and beside those of a norm, here one a unit */
         pz_gate_result r = pz_gate_evaluate(&d, &donor, 132 * 8192, 1);
         assert_int_equal(r.idle_units, 132 > rows[i].blocks ? 132 - rows[i].blocks : 0);
-        int beside = rows[i].blocks > 132 ? 132 : rows[i].blocks;
-        assert_true(fabs(r.added_us - beside / 132.0 * 8192 / 20000) < 1e-9); /* and hidden on the others */
+        double fill = 132.0 * 8192 / 20000 / rows[i].blocks;
+        assert_true(fabs(r.added_us - (alone ? 8192 / 20000.0 : fmax(0, fill - us))) < 1e-9);
     }
     pz_device few = device("h200", 1), cpu = device("cpu", 4);
     few.ranks = cpu.ranks = 4;
@@ -219,7 +236,82 @@ static void test_donors(void **state) {
     assert_int_equal(pz_donor_of(&cpu, 9, true, 7168).kind, PZ_COLLECTIVE_NONE);
     few.units = 132;
     assert_int_equal(pz_donor_of(&few, 9, true, INT64_MAX).blocks, 9);
+    few.sm = 89; /* no clusters */
+    assert_int_equal(pz_donor_of(&few, 9, true, 7168).blocks, 9);
     assert_string_equal(pz_collective_text((pz_collective)9), "unknown");
+}
+
+/* What is wrong with a shape; NULL: nothing. */
+static const char *shape_fault(pz_group_shape s, int hidden, int ranks, int m, int units, int clusters) {
+    int64_t block = 8 * (int64_t)s.threads * s.vectors; /* columns */
+    if (s.vectors != 1 && s.vectors != 2 && s.vectors != 4) return "no such kernel";
+    if (s.threads < 32 || s.threads % 32) return "a warp is not whole";
+    if (s.threads > (ranks <= 2 && s.vectors == 1 ? 896 : 512)) return "more threads than registers allow";
+    if (s.parts < 1 || s.parts > (clusters ? 8 : 1)) return "no such cluster";
+    if (block * s.parts < hidden) return "columns are left over";
+    if (block * (s.parts - 1) >= hidden) return "a block has no columns";
+    if (s.parts * (s.threads / 32) * s.vectors > 64) return "more sums than there is room for";
+    if (s.rows < 1 || s.rows > m) return "a block has no row";
+    if (s.rows * s.parts > units) return "more blocks than units";
+    if (s.rows < m && (s.rows + 1) * s.parts <= units) return "units without a row";
+    return NULL;
+}
+
+static void check_shape(int hidden, int ranks, int m, int units, int clusters) {
+    pz_group_shape s = pz_group_shape_of(hidden, ranks, m, units, clusters);
+    const char *fault = shape_fault(s, hidden, ranks, m, units, clusters);
+    if (fault)
+        fail_msg("%d columns, %d ranks, m %d, %d units, clusters %d: %s (%d threads, %d vectors, %d parts, %d rows)",
+                 hidden, ranks, m, units, clusters, fault, s.threads, s.vectors, s.parts, s.rows);
+}
+
+/* Of any row that the kernel takes, on any share of a device. */
+static void test_shapes(void **state) {
+    (void)state;
+    static const struct {
+        int hidden, ranks, m, units, clusters, threads, vectors, parts, rows;
+    } rows[] = {
+        {7168, 2, 1, 132, 1, 128, 1, 7, 1},
+        {7168, 2, 16, 132, 1, 128, 1, 7, 16},
+        {7168, 2, 19, 132, 1, 160, 1, 6, 19}, /* 28 warps: 5 by 5 and 3 */
+        {7168, 2, 32, 132, 1, 224, 1, 4, 32},
+        {7168, 2, 64, 132, 1, 448, 1, 2, 64},
+        {7168, 2, 128, 132, 1, 896, 1, 1, 128},
+        {7168, 2, 300, 132, 1, 896, 1, 1, 132},
+        {7168, 2, 1, 132, 0, 896, 1, 1, 1},
+        {7168, 2, 128, 66, 1, 896, 1, 1, 66}, /* half of a device */
+        {7168, 8, 64, 132, 1, 448, 1, 2, 64},
+        {7168, 8, 128, 132, 1, 448, 2, 1, 128}, /* 28 warps in two turns of 14 */
+        {7200, 2, 128, 132, 1, 480, 2, 1, 128},
+        {8200, 2, 128, 132, 1, 288, 4, 1, 128}, /* 33 warps: more than two turns of 16 */
+        {8, 2, 1, 132, 1, 32, 1, 1, 1},
+        {1792, 2, 1, 132, 1, 224, 1, 1, 1}, /* 7 warps are too few for two blocks */
+        {2048, 2, 1, 132, 1, 128, 1, 2, 1},
+        {16384, 2, 1, 132, 1, 256, 1, 8, 1},
+        {16384, 2, 20, 132, 1, 512, 1, 4, 20}, /* 6 blocks of 11 warps would have 66 sums */
+        {16384, 8, 132, 132, 1, 512, 4, 1, 132},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pz_group_shape s = pz_group_shape_of(rows[i].hidden, rows[i].ranks, rows[i].m, rows[i].units, rows[i].clusters);
+        assert_int_equal(s.threads, rows[i].threads);
+        assert_int_equal(s.vectors, rows[i].vectors);
+        assert_int_equal(s.parts, rows[i].parts);
+        assert_int_equal(s.rows, rows[i].rows);
+    }
+    uint64_t seed = 5;
+    for (int hidden = 8; hidden <= 16384; hidden += 8)
+        for (int ranks = 1; ranks <= 8; ranks++)
+            for (int round = 0; round < 16; round++) {
+                int m = 1 + (int)(pz_rng_next(&seed) % 300), units = 1 + (int)(pz_rng_next(&seed) % 132);
+                check_shape(hidden, ranks, m, units, round % 2);
+            }
+    static const int widths[] = {8, 2048, 7168, 8200, 15368, 16384};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int m = 1; m <= 300; m++)
+            for (int units = 1; units <= 132; units++)
+                for (int c = 0; c < 4; c++) check_shape(widths[i], c < 2 ? 2 : 8, m, units, c % 2);
+    assert_false(pz_rider_is_carried(112, 20, 132));
+    assert_true(pz_rider_is_carried(112, 21, 132));
 }
 
 /* Knobs decide over the table, and the table over the built-in numbers. */
@@ -298,10 +390,16 @@ static void test_monotonic(void **state) {
             pz_gate_result r = evaluate(&d, m, collective, bytes, 2);
             assert_in_range(r.idle_units, 0, d.units - 1);
             int idle = d.gpu ? (m < d.units ? d.units - m : 0) : (d.units - m % d.units) % d.units;
-            assert_int_equal(r.idle_units, idle);
-            assert_true(r.added_us >= last.added_us && r.replaced_us >= last.replaced_us);
-            /* one block of a GPU's rider may outlast the donor by itself, which more of them do not add to */
-            double spread = (double)bytes / (d.gate.fill * d.units), one = d.gpu ? PZ_RIDER_BLOCK / d.gate.fill : 0;
+            if (d.gpu && collective) /* a row may have several blocks */
+                assert_true(r.idle_units <= idle);
+            else
+                assert_int_equal(r.idle_units, idle);
+            /* one block of a GPU's rider may outlast the donor by itself, which more of them do not add to; those of a
+             * collective, where they are many, are carried by all of its blocks */
+            int carriers = d.gpu && collective ? d.units - r.idle_units : d.units;
+            double spread = (double)bytes / (d.gate.fill * carriers), one = d.gpu ? PZ_RIDER_BLOCK / d.gate.fill : 0;
+            assert_true(r.added_us >= last.added_us || (d.gpu && collective && one > r.donor_us));
+            assert_true(r.replaced_us >= last.replaced_us);
             assert_true(r.added_us <= spread * (1 + 1e-12) || r.added_us <= one);
             assert_true(r.verdict >= last.verdict || one > r.donor_us); /* else more bytes never open the gate */
             assert_true((r.verdict == PZ_GATE_FREE) == (r.added_us == 0));
@@ -323,7 +421,7 @@ static void test_public(void **state) {
                 r.fill_us == want.fill_us && r.added_us == want.added_us && r.replaced_us == want.replaced_us);
     q = (pz_gate_query){.size = sizeof q, .rows = 16, .collective = 1, .bytes = 135168, .slices = 1};
     assert_ok(pz_gate(&q, &r, &err), &err); /* h200 */
-    assert_int_equal(r.idle_units, 116);
+    assert_int_equal(r.idle_units, 132 - 7 * 16);
     assert_string_equal(pz_gate_text(r.verdict), "free");
     assert_string_equal(pz_gate_text(PZ_GATE_CLOSED), "closed");
     assert_string_equal(pz_gate_text((pz_gate_verdict)77), "unknown");
@@ -344,7 +442,7 @@ static void test_public(void **state) {
     q.rows = 128;
     assert_ok(pz_gate(&q, &r, &err), &err);
     assert_true(fabs(r.donor_us - (5 + 128 * 0.5)) < 1e-9);
-    assert_int_equal(r.idle_units, 66);
+    assert_int_equal(r.idle_units, 4);
     q.ranks = 0;
     q.rows = 16;
     assert_int_equal(setenv("PREZERO_TUNED", dir, 1), 0);
@@ -407,10 +505,10 @@ static int model_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_devices),      cmocka_unit_test(test_gpu_names),  cmocka_unit_test(test_splits),
-        cmocka_unit_test(test_split_ranges), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_donors),
-        cmocka_unit_test(test_group),        cmocka_unit_test(test_rider),      cmocka_unit_test(test_monotonic),
-        cmocka_unit_test(test_public),       cmocka_unit_test(test_strategies),
+        cmocka_unit_test(test_devices),      cmocka_unit_test(test_gpu_names), cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_split_ranges), cmocka_unit_test(test_numbers),   cmocka_unit_test(test_donors),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_group),     cmocka_unit_test(test_rider),
+        cmocka_unit_test(test_monotonic),    cmocka_unit_test(test_public),    cmocka_unit_test(test_strategies),
     };
     return cmocka_run_group_tests(tests, model_alone, NULL);
 }

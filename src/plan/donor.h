@@ -9,9 +9,10 @@ enum {
     PZ_ONE_SHOT_ROWS = 64 /* up to which a collective takes one step, where no table says more */
 };
 
-/* Threads of a block of a collective at most, as registers allow, and blocks that may share a row. */
+/* Threads of a block of a collective at most, as registers allow, blocks that may share a row, and sums that a row may
+ * have: one for each warp and vector, also beyond its end; those of 16384 columns. */
 #define PZ_GROUP_THREADS(vectors, ranks) ((vectors) == 1 && (ranks) <= 2 ? 896 : 512)
-enum { PZ_GROUP_PARTS = 8 };
+enum { PZ_GROUP_PARTS = 8, PZ_GROUP_SUMS = 64 };
 
 /* Blocks that take the rows of a collective. */
 typedef struct pz_group_shape {
@@ -31,9 +32,14 @@ static inline pz_group_shape pz_group_shape_of(int hidden, int ranks, int m, int
     if (s.parts > PZ_GROUP_PARTS) s.parts = PZ_GROUP_PARTS;
     if (s.parts > warps / 4) s.parts = warps / 4;
     if (s.parts < 1) s.parts = 1;
-    while (32 * warps > PZ_GROUP_THREADS(s.vectors, ranks) * s.parts * s.vectors) s.vectors *= 2;
-    s.threads = 32 * ((warps + s.parts * s.vectors - 1) / (s.parts * s.vectors));
-    s.parts = (32 * warps + s.threads * s.vectors - 1) / (s.threads * s.vectors);
+    for (;; s.parts--) {
+        s.vectors = 1;
+        while (32 * warps > PZ_GROUP_THREADS(s.vectors, ranks) * s.parts * s.vectors) s.vectors *= 2;
+        const int each = (warps + s.parts * s.vectors - 1) / (s.parts * s.vectors); /* warps of a block */
+        s.threads = 32 * each;
+        s.parts = (warps + each * s.vectors - 1) / (each * s.vectors);
+        if (s.parts == 1 || s.parts * each * s.vectors <= PZ_GROUP_SUMS) break;
+    }
     s.rows = s.rows > s.parts ? s.rows / s.parts : 1;
     if (s.rows > m) s.rows = m;
     return s;
