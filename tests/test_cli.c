@@ -573,10 +573,10 @@ static void test_explain_ranks(void **state) {
         "\"rows\": []}";
     static const struct {
         const char *tp, *text;
-    } cases[] = {{"2", "7168 columns: one-shot (one step up to 64 rows), 32 blocks\n"},
-                 {"4", "7168 columns: two-step (one step up to 16 rows), 32 blocks\n"},
+    } cases[] = {{"2", "7168 columns: one-shot (one step up to 64 rows), 128 blocks for 32 rows\n"},
+                 {"4", "7168 columns: two-step (one step up to 16 rows), 128 blocks for 32 rows\n"},
                  {"4", "132 units idle, donor 13.00 us"},
-                 {"4", "7168 columns: one-shot (one step up to 16 rows), 16 blocks\n"}};
+                 {"4", "7168 columns: one-shot (one step up to 16 rows), 112 blocks for 16 rows\n"}};
     write_file(in_dir("table.json"), table, strlen(table));
     setenv("PREZERO_TUNED", in_dir("table.json"), 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -76,6 +76,7 @@ static const char *const gate_slices[] = {"gate", NULL};
 static void test_kimi(void **state) {
     (void)state;
     static const char *const configs[] = {"kimi-k2", "kimi-k2.5"};
+    static const int parts[8] = {7, 7, 7, 7, 7, 4, 2, 1}; /* blocks of a row, of 1 to 128 rows */
     for (int c = 0; c < 2; c++) {
         char *dir = support_path(PZ_SOURCE_DIR "/tests/data/configs", configs[c]);
         pz_graph *g = config_graph(dir, 4);
@@ -98,9 +99,9 @@ static void test_kimi(void **state) {
                 assert_int_equal(get_int(f, "level"), 3);
                 assert_int_equal(get_int(f, "bytes"), (2112 + 3072 + 7168) * 4 * m);
                 assert_int_equal(get_int(json_array_get(levels, 0), "bytes"), 2112 * 4 * m);
-                /* two steps above 64 rows, with 66 blocks; the first norm is of one rank */
-                bool two_steps = m > 64 && !pz_streq(get_str(f, "donor"), "layers.0.input_layernorm");
-                assert_int_equal(get_int(json_array_get(levels, 1), "idle_units"), two_steps ? 66 : 132 - m);
+                /* a row of the collective has several blocks; the first norm is of one rank */
+                bool alone = pz_streq(get_str(f, "donor"), "layers.0.input_layernorm");
+                assert_int_equal(get_int(json_array_get(levels, 1), "idle_units"), 132 - m * (alone ? 1 : parts[i]));
                 assert_true(json_is_real(get(json_array_get(levels, 2), "added_us")));
             }
             assert_int_equal(get_int(b, "fill_bytes"), total);
@@ -147,26 +148,20 @@ static void test_collectives(void **state) {
         const char *one_shot, *nccl;
         int ranks;
         const char *kernel[3]; /* of 1, 8 and 128 rows */
-        int blocks;            /* of 128 rows */
         const char *text;
     } cases[] = {
+        {NULL, NULL, 0, {"one-shot", "one-shot", "two-step"}, "two-step (one step up to 64 rows), 128 blocks\n"},
         {NULL,
          NULL,
          0,
          {"one-shot", "one-shot", "two-step"},
-         66,
-         "two-step (one step up to 64 rows), 66 blocks for 128 rows\n"},
-        {"128", NULL, 0, {"one-shot", "one-shot", "one-shot"}, 128, "one-shot (one step up to 128 rows), 128 blocks\n"},
-        {"128",
-         NULL,
-         4,
-         {"one-shot", "one-shot", "one-shot"},
-         66,
-         "one-shot (one step up to 128 rows), 66 blocks for 128 rows\n"},
-        {"7", NULL, 4, {"one-shot", "two-step", "two-step"}, 66, "two-step (one step up to 7 rows), 8 blocks\n"},
-        {NULL, "1", 2, {"nccl", "nccl", "nccl"}, 128, "nccl, 1 block\n"},
+         "one-shot (one step up to 64 rows), 7 blocks for 1 row\n"},
+        {"128", NULL, 0, {"one-shot", "one-shot", "one-shot"}, "one-shot (one step up to 128 rows), 128 blocks\n"},
+        {"128", NULL, 4, {"one-shot", "one-shot", "one-shot"}, "(one step up to 128 rows), 132 blocks for 256 rows\n"},
+        {"7", NULL, 4, {"one-shot", "two-step", "two-step"}, "(one step up to 7 rows), 56 blocks for 8 rows\n"},
+        {NULL, "1", 2, {"nccl", "nccl", "nccl"}, "nccl, 7 blocks for 1 row\n"},
     };
-    static const int batches[] = {1, 8, 128};
+    static const int batches[] = {1, 8, 128}, blocks[] = {7, 56, 128};
     pz_graph *g = config_graph(PZ_SOURCE_DIR "/tests/data/configs/kimi-k2", 4);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         if (cases[c].one_shot) assert_int_equal(setenv("PREZERO_ONE_SHOT", cases[c].one_shot, 1), 0);
@@ -182,7 +177,7 @@ static void test_collectives(void **state) {
             assert_string_equal(get_str(row, "kernel"), cases[c].kernel[i]);
             assert_int_equal(get_int(row, "count"), 122);
             assert_int_equal(get_int(row, "columns"), 7168);
-            assert_int_equal(get_int(row, "blocks"), i == 2 ? cases[c].blocks : batches[i]);
+            assert_int_equal(get_int(row, "blocks"), blocks[i]);
         }
         assert_int_equal(json_array_size(get(get(root, "above_largest"), "collectives")), 1);
         json_decref(root);
@@ -216,7 +211,7 @@ static void test_text(void **state) {
     assert_contains(text, "qkv_a | q_b | o_proj");
     assert_contains(text, "buckets on h200 (132 units)");
     assert_contains(text, "m = 16: ");
-    assert_contains(text, "60 x input_layernorm (fused_allreduce_rmsnorm): 116 of 132 units idle, donor 4.16 us; level "
+    assert_contains(text, "60 x input_layernorm (fused_allreduce_rmsnorm): 20 of 132 units idle, donor 4.16 us; level "
                           "3 of 3, 790528 bytes each");
     assert_contains(text, "    * 3      790528 bytes");
     assert_contains(text, "m = 48: ");
