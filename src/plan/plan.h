@@ -105,7 +105,7 @@ const char *pz_collective_text(pz_collective kind); /* "one-shot" */
 typedef struct pz_donor {
     pz_collective kind; /* of its first launch, where its rows are those of several */
     int one_shot;       /* rows up to which it is ONE_SHOT; 0: no collective */
-    int m, blocks;      /* rows; on a GPU, blocks that take them (fewer than rows: each takes several in turn) */
+    int m, blocks;      /* rows; on a GPU, blocks that take them at the same time: several a row, or rows in turn */
     double us, rider;   /* of a norm or a collective with a norm; what any rider adds */
 } pz_donor;
 /* By the tuned table of the device, else by its model. hidden: of the collective's rows. */
@@ -133,10 +133,13 @@ pz_rider pz_rider_of(int busy, int64_t bytes, int units);
 /* bytes and slices of the level asked about.
  *
  * On a GPU the donor's blocks are resident together with the rider's: those on units without one of the donor's add
- * what outlasts the donor, those beside rows take their time from them.
+ * what outlasts the donor, those beside rows take their time from them. A collective whose rider has not a unit for
+ * each block stores it with its own blocks while they wait: that adds what outlasts it.
+ *
  * The CPU runs m rows in ceil(m / units) waves, and only the last wave leaves units idle. Hiding the fill there adds
  * what exceeds the time they have; doing it on all units after the rows adds all of it. The smaller of the two is taken
  * (without idle units the second).
+ *
  * On both `rider` comes on top. FREE: nothing is added. PAYS: less than what is replaced, a handshake a slice and the
  * same fill on all units. */
 pz_gate_result pz_gate_evaluate(const pz_device *dev, const pz_donor *donor, int64_t bytes, int slices);
