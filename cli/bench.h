@@ -62,14 +62,16 @@ json_t *bench_json(const bench_gemm *b); /* NULL: out of memory */
 char *bench_html(const bench_gemm *b);   /* free with free; NULL: out of memory */
 
 /* ---- norms ---- */
-/* What is measured at every batch: label, rider, late, serial, x_norm. */
-#define BENCH_NORM_TABLE(X)                     \
-    X("alone, serial", 0, 0, 1, 0)              \
-    X("alone", 0, 0, 0, 0)                      \
-    X("with x_norm", 0, 0, 0, 1)                \
-    X("rider, dependents at once", 1, 0, 0, 0)  \
-    X("rider, dependents after it", 1, 1, 0, 0) \
-    X("rider, serial", 1, 0, 1, 0)
+/* What is measured at every batch: label, rider, late, serial, x_norm, gemm. */
+#define BENCH_NORM_TABLE(X)                        \
+    X("alone, serial", 0, 0, 1, 0, 0)              \
+    X("alone", 0, 0, 0, 0, 0)                      \
+    X("with x_norm", 0, 0, 0, 1, 0)                \
+    X("rider, dependents at once", 1, 0, 0, 0, 0)  \
+    X("rider, dependents after it", 1, 1, 0, 0, 0) \
+    X("rider, serial", 1, 0, 1, 0, 0)              \
+    X("norm + GEMM", 0, 0, 0, 1, 1)                \
+    X("norm + GEMM, rider", 1, 0, 0, 1, 1)
 #define BENCH_NORM_COUNT(...) +1
 enum { BENCH_NORMS = 0 BENCH_NORM_TABLE(BENCH_NORM_COUNT) };
 extern const char *const bench_norm_names[BENCH_NORMS];
@@ -78,7 +80,7 @@ typedef struct bench_norm {
     const char *command;
     bool quick;
     pz_measure_device device;
-    int hidden, rider; /* bytes per row */
+    int hidden, gemm_n, rider; /* rider: bytes per row */
     cli_ints batches;
     pz_measure_norm_case *cases; /* [batches][BENCH_NORMS] */
 } bench_norm;

@@ -220,11 +220,12 @@ char *bench_norm_html(const bench_norm *b) {
     fputs("<h1>prezero: norms and riders</h1>\n", f);
     device_line(f, &b->device, b->command);
     fprintf(f,
-            "<p class=\"dim\">add + RMSNorm of %d columns in a captured chain, rider of %d bytes a row. Medians and 95 "
-            "%% intervals of the median; what is added is the paired difference to the norm alone, launched the same "
-            "way.</p>\n<div class=\"wide\"><table><thead><tr><th>m</th><th>norm</th><th>µs</th><th>95 %% interval</th>"
+            "<p class=\"dim\">add + RMSNorm of %d columns in a captured chain, alone or with the GEMM (%d x %d) behind "
+            "it, rider of %d bytes a row. Medians and 95 %% intervals of the median; what is added is the paired "
+            "difference to the same without rider and x_norm, launched the same way.</p>\n<div "
+            "class=\"wide\"><table><thead><tr><th>m</th><th>norm</th><th>µs</th><th>95 %% interval</th>"
             "<th>added, µs</th><th>95 %% interval</th></tr></thead>\n<tbody>\n",
-            b->hidden, b->rider);
+            b->hidden, b->gemm_n, b->hidden, b->rider);
     for (int m = 0; m < b->batches.n; m++)
         for (int i = 0; i < BENCH_NORMS; i++) {
             const pz_measure_norm_case *c = &b->cases[m * BENCH_NORMS + i];

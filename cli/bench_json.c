@@ -108,9 +108,9 @@ json_t *bench_json(const bench_gemm *b) {
 
 static json_t *norm_case_json(const bench_norm *b, int batch, int i) {
     const pz_measure_norm_case *c = &b->cases[batch * BENCH_NORMS + i];
-    json_t *v =
-        json_pack("{s:i, s:s, s:I, s:b, s:b, s:b}", "m", b->batches.at[batch], "name", bench_norm_names[i],
-                  "zero_bytes", (json_int_t)c->zero_bytes, "late", c->late, "serial", c->serial, "x_norm", c->x_norm);
+    json_t *v = json_pack("{s:i, s:s, s:I, s:b, s:b, s:b, s:b}", "m", b->batches.at[batch], "name", bench_norm_names[i],
+                          "zero_bytes", (json_int_t)c->zero_bytes, "late", c->late, "serial", c->serial, "x_norm",
+                          c->x_norm, "gemm", c->gemm);
     if (c->status == PZ_OK) {
         json_object_set_new(v, "norm", bench_times_json(&c->norm, true));
         json_object_set_new(v, "added", bench_times_json(&c->added, true));
@@ -125,7 +125,7 @@ json_t *bench_norm_json(const bench_norm *b) {
     json_t *cases = json_array();
     for (int m = 0; m < b->batches.n; m++)
         for (int i = 0; i < BENCH_NORMS; i++) json_array_append_new(cases, norm_case_json(b, m, i));
-    return json_pack("{s:s, s:s, s:o, s:b, s:i, s:i, s:i, s:o}", "command", b->command, "version", pz_version(),
-                     "device", bench_device_json(&b->device), "quick", b->quick, "hidden", b->hidden,
-                     "rider_bytes_per_row", b->rider, "wrong", bench_norm_wrong(b), "cases", cases);
+    return json_pack("{s:s, s:s, s:o, s:b, s:i, s:i, s:i, s:i, s:o}", "command", b->command, "version", pz_version(),
+                     "device", bench_device_json(&b->device), "quick", b->quick, "hidden", b->hidden, "gemm_n",
+                     b->gemm_n, "rider_bytes_per_row", b->rider, "wrong", bench_norm_wrong(b), "cases", cases);
 }

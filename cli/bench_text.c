@@ -202,15 +202,15 @@ void bench_text_sums(FILE *f, const bench_gemm *b) {
 
 /* ---- norms ---- */
 const char *const bench_norm_names[BENCH_NORMS] = {
-#define NAME(name, rider, is_late, is_serial, has_norm) name,
+#define NAME(name, rider, is_late, is_serial, has_norm, has_gemm) name,
     BENCH_NORM_TABLE(NAME)
 #undef NAME
 };
 
 void bench_norm_cases(const bench_norm *b, int batch, pz_measure_norm_case *out) {
     static const pz_measure_norm_case cases[BENCH_NORMS] = {
-#define CASE(name, rider, is_late, is_serial, has_norm) \
-    {.zero_bytes = rider, .late = is_late, .serial = is_serial, .x_norm = has_norm},
+#define CASE(name, rider, is_late, is_serial, has_norm, has_gemm) \
+    {.zero_bytes = rider, .late = is_late, .serial = is_serial, .x_norm = has_norm, .gemm = has_gemm},
         BENCH_NORM_TABLE(CASE)
 #undef CASE
     };
@@ -228,9 +228,9 @@ int bench_norm_wrong(const bench_norm *b) {
 void bench_norm_text(FILE *f, const bench_norm *b) {
     bench_device_text(f, &b->device);
     fprintf(f,
-            "us of one add + RMSNorm of %d columns in a captured chain, and what it takes more than alone; median "
-            "[95 %% interval]%s\nrider: %d bytes a row\n",
-            b->hidden, b->quick ? " (quick: 3 samples, the whole range)" : "", b->rider);
+            "us of one add + RMSNorm of %d columns in a captured chain, or of it and the GEMM (%d x %d) behind it, and "
+            "what that takes more than without rider and x_norm; median [95 %% interval]%s\nrider: %d bytes a row\n",
+            b->hidden, b->gemm_n, b->hidden, b->quick ? " (quick: 3 samples, the whole range)" : "", b->rider);
     for (int m = 0; m < b->batches.n; m++) {
         fprintf(f, "\nm %d, rider of %zu bytes\n", b->batches.at[m],
                 ((size_t)b->rider * (size_t)b->batches.at[m] + 15) / 16 * 16);

@@ -25,7 +25,7 @@ static const cli_option options[] = {
                "norm, allreduce: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
     CLI_OPTION("ranks", "N", CLI_INT, "2", "2..8", ranks, "allreduce: ranks, on GPU --gpu and those after it"),
     CLI_OPTION("gemm", "N", CLI_INT, "2112", "1..1048576", gemm_n,
-               "allreduce: the GEMM that follows the fused one is w [N,hidden]"),
+               "norm, allreduce: the GEMM behind a norm and behind the fused all-reduce is w [N,hidden]"),
     CLI_OPTION("one-shot", "ROWS", CLI_INT, "0", "0..256", one_shot,
                "allreduce: rows up to which every rank sends its rows to all others; 0: as tuned"),
     CLI_OPTION(
@@ -156,6 +156,7 @@ static int measure_norms(const cli_args *a, bench_norm *b) {
                                      .device = (int)a->gpu,
                                      .m = b->batches.at[m],
                                      .hidden = b->hidden,
+                                     .gemm_n = b->gemm_n,
                                      .rounds = rounds_of(a),
                                      .sample_us = a->quick ? QUICK_SAMPLE_US : 0,
                                      .seed = SEED};
@@ -173,10 +174,11 @@ static int measure_norms(const cli_args *a, bench_norm *b) {
 }
 
 static int bench_norms(const cli_args *a, const char *command) {
-    bench_norm b = {.command = command, .quick = a->quick, .hidden = (int)a->hidden, .rider = (int)a->rider};
+    bench_norm b = {.command = command, .quick = a->quick, .hidden = (int)a->hidden, .gemm_n = (int)a->gemm_n};
     pz_error err;
     if (a->hidden % 8) return cli_usage("--hidden is %d, expected a multiple of 8", (int)a->hidden);
     if (pz_measure_get_device((int)a->gpu, &b.device, &err) != PZ_OK) return cli_error(&err);
+    b.rider = (int)a->rider;
     b.batches = a->batches;
     b.cases = calloc((size_t)b.batches.n * BENCH_NORMS, sizeof *b.cases);
     int rc = b.cases ? measure_norms(a, &b) : cli_fail("out of memory");
@@ -247,10 +249,9 @@ static char *command_line(const cli_args *a, int which) {
     if (gemm) fprintf(f, " --shapes '%s' --accum %s --strategies %s", a->shapes, a->accums, a->strategies);
     if (gemm)
         fprintf(f, "%s%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "", a->late ? " --late" : "");
-    if (!gemm) fprintf(f, " --hidden %d --rider %d", (int)a->hidden, (int)a->rider);
+    if (!gemm) fprintf(f, " --hidden %d --rider %d --gemm %d", (int)a->hidden, (int)a->rider, (int)a->gemm_n);
     if (which == ALLREDUCE)
-        fprintf(f, " --ranks %d --gemm %d --one-shot %d%s", (int)a->ranks, (int)a->gemm_n, (int)a->one_shot,
-                a->share ? " --share" : "");
+        fprintf(f, " --ranks %d --one-shot %d%s", (int)a->ranks, (int)a->one_shot, a->share ? " --share" : "");
     for (int i = 0; i < a->batches.n; i++) fprintf(f, "%s%d", i ? "," : " --batches ", a->batches.at[i]);
     if (a->rounds) fprintf(f, " --rounds %d", (int)a->rounds);
     fputs(a->quick ? " --quick" : "", f);
@@ -281,9 +282,10 @@ const cli_command cli_bench = {
     "times GEMMs by strategy and accumulator against cuBLASLt, norms with riders, or all-reduces over several GPUs",
     "GEMMs are timed as they run in a decode step, in a captured chain behind their norm, each with a weight of its\n"
     "own; all cases take turns. Results are compared first: GEMMs with f64, all-reduces of ours with f32, bit by bit.\n"
-    "The exit status is 1 if any is wrong. Behind an all-reduce a GEMM is timed too, launched before that has ended "
-    "and\n"
-    "after: the difference is what an early launch hides.\n"
+    "The exit status is 1 if any is wrong. Norms are timed in chains of their own and in front of a GEMM, as riders "
+    "are\n"
+    "used. Behind an all-reduce a GEMM is timed too, launched before that has ended and after: the difference is what\n"
+    "an early launch hides.\n"
     "  prezero bench gemm --shapes kimi-tp4 --html gemm.html --json gemm.json\n"
     "  prezero bench gemm --shapes '2112,7168;384,7168' --batches 1,16 --accum fixed --quick\n"
     "  prezero bench norm --batches 1,16,64 --rider 49408\n"

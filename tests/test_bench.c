@@ -297,22 +297,25 @@ static void test_norms(void **state) {
                                .runtime = 13000,
                                .copy_gbs = 4000},
                     .hidden = 7168,
+                    .gemm_n = 384,
                     .rider = 1001,
                     .batches = {.at = batches, .n = 2},
                     .cases = cases};
     for (int m = 0; m < 2; m++) {
         bench_norm_cases(&b, m, cases + m * BENCH_NORMS);
-        int riders = 0, late = 0, serial = 0;
+        int riders = 0, late = 0, serial = 0, gemms = 0, both = 0;
         for (int i = 0; i < BENCH_NORMS; i++) {
             pz_measure_norm_case *c = &cases[m * BENCH_NORMS + i];
             assert_true(c->zero_bytes == 0 || c->zero_bytes == (size_t)(m ? 16016 : 3008));
             riders += c->zero_bytes > 0;
             late += c->late;
             serial += c->serial;
-            c->norm = times(3);
-            c->added = times(0.25);
+            gemms += c->gemm;
+            both += c->gemm && c->zero_bytes && !c->late && !c->serial; /* as plans launch it */
+            c->norm = times(c->gemm ? 12 : 3);
+            c->added = times(c->gemm ? 0.5 : 0.25);
         }
-        assert_true(riders == 3 && late == 1 && serial == 2);
+        assert_true(riders == 4 && late == 1 && serial == 2 && gemms == 2 && both == 1);
     }
     cases[2].status = PZ_E_VERIFY;
     snprintf(cases[2].message, sizeof cases[2].message, "a rider left something");
@@ -326,14 +329,26 @@ static void test_norms(void **state) {
     assert_contains(text, "m 3, rider of 3008 bytes");
     assert_contains(text, "alone                           3.00 [2.97, 3.02]    +0.25 [+0.22, +0.27]");
     assert_contains(text, "a rider left something");
+    assert_contains(text, "GEMM (384 x 7168)");
+    assert_contains(text, "norm + GEMM                    12.00 [");
+    assert_contains(text, "norm + GEMM, rider             12.00 [11.97, 12.02]    +0.50 [+0.47, +0.52]");
     free(text);
     json_t *v = bench_norm_json(&b);
     assert_non_null(v);
-    assert_int_equal(json_array_size(json_object_get(v, "cases")), 2 * BENCH_NORMS);
+    assert_int_equal(json_integer_value(json_object_get(v, "gemm_n")), 384);
+    const json_t *list = json_object_get(v, "cases"), *pair = json_array_get(list, 2 * BENCH_NORMS - 1);
+    assert_int_equal(json_array_size(list), 2 * BENCH_NORMS);
+    assert_true(json_is_false(json_object_get(json_array_get(list, 0), "gemm")));
+    assert_true(json_is_true(json_object_get(pair, "gemm")));
+    assert_string_equal(json_string_value(json_object_get(pair, "name")), "norm + GEMM, rider");
+    assert_int_equal(json_integer_value(json_object_get(pair, "zero_bytes")), 16016);
+    assert_true(json_real_value(json_object_get(json_object_get(pair, "added"), "us")) == 0.5);
     json_decref(v);
     char *page = bench_norm_html(&b);
     assert_non_null(page);
     check_page(page);
+    assert_contains(page, "GEMM (384 x 7168)");
+    assert_contains(page, "<td>norm + GEMM, rider</td><td>12.00</td>");
     free(page);
 }
 

@@ -257,6 +257,7 @@ static void test_bench(void **state) {
     REFUSED(RUN("bench", "gemm", "--rounds", "65"), 2, "--rounds", "64");
     REFUSED(RUN("bench", "gemm", "--early"), 2, "--early");
     REFUSED(RUN("bench", "norm", "--hidden", "60"), 2, "multiple of 8");
+    REFUSED(RUN("bench", "norm", "--gemm", "0"), 2, "--gemm", "from 1 to");
     REFUSED(RUN("bench", "gemm", "--json", "-", "--html", "-"), 2, "--json", "--html");
     REFUSED(RUN("bench", "gemm", "--json", in_dir("no/where.json")), 1, "no/where.json");
     REFUSED(RUN_ENV(none, "bench", "gemm", "--json", in_dir("gemm.json")), 1, "no GPU support", "/nowhere/");

@@ -56,6 +56,9 @@ static void test_norm_arguments(void **state) {
     s.rounds = -1;
     assert_fails(pz_measure_norm(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "rounds is -1");
     s = good;
+    s.gemm_n = -1;
+    assert_fails(pz_measure_norm(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "gemm_n is -1");
+    s = good;
     c.zero_bytes = 24;
     assert_fails(pz_measure_norm(&s, &c, 1, NULL, NULL, &err), PZ_E_INVAL, &err, "24 bytes", "multiple of 16");
     assert_fails(pz_measure_get_device(0, NULL, &err), PZ_E_INVAL, &err, "needs");
@@ -528,6 +531,103 @@ static void test_norms(void **state) {
     }
 }
 
+/* ---- norms with a GEMM behind them ---- */
+enum { PAIR_M = 3, PAIR_N = 64, PAIR_K = 1024, PAIR_OUTPUT = PAIR_M * PAIR_N * 4, PAIR_RIDER = 4096 };
+enum { PAIR, PAIR_EXACT, PAIR_LARGE, PAIR_SERIAL, PAIR_NORM, PAIRS };
+
+static pz_status measure_pairs(pz_measure_norm_case *c, int k) {
+    static const pz_measure_norm_case cases[PAIRS] = {
+        [PAIR] = {.gemm = 1},
+        [PAIR_EXACT] = {.gemm = 1, .zero_bytes = PAIR_OUTPUT},
+        [PAIR_LARGE] = {.gemm = 1, .zero_bytes = PAIR_RIDER},
+        [PAIR_SERIAL] = {.gemm = 1, .zero_bytes = PAIR_RIDER, .serial = 1},
+        [PAIR_NORM] = {.zero_bytes = PAIR_RIDER}};
+    pz_measure_norm_spec s = {
+        .size = sizeof s, .m = PAIR_M, .hidden = k, .gemm_n = PAIR_N, .copies = LINKS, .rounds = ROUNDS};
+    s.sample_us = 1;
+    memcpy(c, cases, sizeof cases);
+    setenv("PREZERO_TUNED", "none", 1);
+    pz_status st = pz_cuda_measure_norm(&s, c, PAIRS, NULL, NULL, &err);
+    unsetenv("PREZERO_TUNED");
+    return st;
+}
+
+/* What a rider adds is the difference to the same pair without it, launched the same way. */
+static void test_norm_pairs(void **state) {
+    (void)state;
+    pz_measure_norm_case c[PAIRS];
+    const double norm = 2.5 + 0.5 / LINKS, pair = norm + 5.25, rider = 0.125;
+    const double expected[PAIRS] = {pair, pair + rider, pair + rider, 3 + 5.25 + rider, norm + rider};
+    assert_ok(measure_pairs(c, PAIR_K), &err);
+    for (int i = 0; i < PAIRS; i++) {
+        if (c[i].status != PZ_OK) fail_msg("%d: %s", i, c[i].message);
+        assert_int_equal(c[i].norm.n, ROUNDS);
+        assert_int_equal(c[i].added.n, ROUNDS);
+        for (int r = 0; r < ROUNDS; r++) {
+            assert_true(fabs(c[i].norm.samples[r] - expected[i]) < 1e-3);
+            assert_true(fabs(c[i].added.samples[r] - (i == PAIR ? 0 : rider)) < 1e-3);
+        }
+    }
+}
+
+static void expect_bad_pair(const pz_measure_norm_case *c, const char *why) {
+    assert_int_equal(c->status, PZ_E_VERIFY);
+    assert_contains(c->message, why);
+    assert_true(c->norm.n == 0 && c->added.n == 0);
+}
+
+/* Only the sums show that a rider of just the GEMM's output leaves it as it was. */
+static void test_norm_pairs_wrong(void **state) {
+    (void)state;
+    pz_measure_norm_case c[PAIRS];
+    const struct {
+        bool *fault;
+        const char *exact, *large;
+    } faults[] = {{&fake.no_rider, "other bits", "rider of 4096 bytes left"},
+                  {&fake.short_rider, "other bits", "rider of 4096 bytes left 4 words"},
+                  {&fake.long_rider, "wrote 4 behind", "wrote 4 behind"}};
+    for (int i = 0; i < 3; i++) {
+        *faults[i].fault = true;
+        assert_ok(measure_pairs(c, PAIR_K), &err);
+        expect_bad_pair(&c[PAIR_EXACT], faults[i].exact);
+        expect_bad_pair(&c[PAIR_LARGE], faults[i].large);
+        expect_bad_pair(&c[PAIR_SERIAL], faults[i].large);
+        assert_int_equal(c[PAIR].status, PZ_OK);
+        *faults[i].fault = false;
+    }
+}
+
+/* A pair that cannot be run says why, and the norms are measured all the same. */
+static void test_norm_pairs_refused(void **state) {
+    (void)state;
+    pz_measure_norm_case c[PAIRS];
+    assert_ok(measure_pairs(c, 24), &err);
+    for (int i = 0; i < PAIR_NORM; i++) {
+        assert_int_equal(c[i].status, PZ_E_INVAL);
+        assert_contains(c[i].message, "K of 24");
+        assert_true(c[i].norm.n == 0 && c[i].added.n == 0);
+    }
+    assert_int_equal(c[PAIR_NORM].added.n, ROUNDS);
+    pz_measure_norm_case small = {.gemm = 1, .zero_bytes = PAIR_OUTPUT - 16};
+    pz_measure_norm_spec s = {
+        .size = sizeof s, .m = PAIR_M, .hidden = PAIR_K, .gemm_n = PAIR_N, .copies = LINKS, .rounds = 1};
+    setenv("PREZERO_TUNED", "none", 1);
+    assert_ok(pz_cuda_measure_norm(&s, &small, 1, NULL, NULL, &err), &err);
+    unsetenv("PREZERO_TUNED");
+    assert_int_equal(small.status, PZ_E_INVAL);
+    assert_contains(small.message, "rider of 752 bytes");
+    assert_contains(small.message, "needs 768");
+    for (long n = 0, done = 0; !done; n++) { /* out of memory anywhere */
+        fake.malloc_fail_after = n;
+        pz_status st = measure_pairs(c, PAIR_K);
+        done = st == PZ_OK && c[PAIR].status == PZ_OK;
+        assert_int_equal(fake.live, 0);
+        assert_true(done || (st == PZ_OK ? c[PAIR].status : st) == PZ_E_NOMEM);
+        if (st == PZ_OK) assert_int_equal(c[PAIR_NORM].status, PZ_OK);
+        assert_true(n < 40);
+    }
+}
+
 static void test_device(void **state) {
     (void)state;
     pz_measure_device d;
@@ -552,8 +652,8 @@ static void test_follower(void **state) {
     float x_norm[M];
     assert_ok(pz_device_find("h200", 0, &h200, &err), &err);
     assert_ok(pz_lab_open(&lab, 0, &err), &err);
-    assert_fails(pz_follower_open(&lab, &h200, M, N, 24, CHAIN, 1, &f, &err), PZ_E_INVAL, &err, "K of 24");
-    assert_ok(pz_follower_open(&lab, &h200, M, N, K, CHAIN, 1, &f, &err), &err);
+    assert_fails(pz_follower_open(&lab, &h200, M, N, 24, CHAIN, 0, 1, &f, &err), PZ_E_INVAL, &err, "K of 24");
+    assert_ok(pz_follower_open(&lab, &h200, M, N, K, CHAIN, 0, 1, &f, &err), &err);
     assert_int_equal(f.choice.strategy, PZ_ZERO_PREZERO);
     assert_ok(pz_lab_alloc(&lab, "x", M * K * 2, (void **)&x, &err), &err);
     for (int i = 0; i < M * K; i++) x[i] = pz_f32_to_bf16((float)(i % 17) - 8);
@@ -601,6 +701,9 @@ int main(void) {
         FAKE_TEST(test_progress),
         FAKE_TEST(test_memory),
         FAKE_TEST(test_norms),
+        FAKE_TEST(test_norm_pairs),
+        FAKE_TEST(test_norm_pairs_wrong),
+        FAKE_TEST(test_norm_pairs_refused),
         FAKE_TEST(test_device),
         FAKE_TEST(test_follower),
 #endif

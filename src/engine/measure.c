@@ -82,12 +82,14 @@ static pz_status check_norm(const char *f, pz_measure_norm_spec *s, const pz_mea
     PZ_TRY(check_range(f, "m", s->m, 1, MAX_SIDE, err));
     PZ_TRY(check_range(f, "hidden", s->hidden, 8, MAX_WIDTH, err));
     if (s->hidden % 8) return pz_fail(err, PZ_E_INVAL, "%s: hidden is %d, must be a multiple of 8", f, s->hidden);
+    PZ_TRY(check_range(f, "gemm_n", s->gemm_n, 0, MAX_SIDE, err));
     PZ_TRY(check_range(f, "copies", s->copies, 0, MAX_COPIES, err));
     PZ_TRY(check_range(f, "the number of cases", n, 1, PZ_MEASURE_MAX_CASES, err));
     for (int i = 0; i < n; i++)
         if (cases[i].zero_bytes % 16 || cases[i].zero_bytes > (size_t)1 << 32)
             return pz_fail(err, PZ_E_INVAL, "%s: a rider of %zu bytes: must be a multiple of 16, at most 4 GiB", f,
                            cases[i].zero_bytes);
+    if (s->gemm_n == 0) s->gemm_n = DEFAULT_GEMM_N;
     if (s->copies == 0) s->copies = DEFAULT_NORMS;
     return check_sampling(f, &s->rounds, &s->sample_us, err);
 }

@@ -40,18 +40,18 @@ static pz_status fill(pz_follower *f, uint64_t seed, pz_error *err) {
     return PZ_OK;
 }
 
-pz_status pz_follower_open(pz_lab *lab, const pz_device *device, int m, int n, int k, int links, uint64_t seed,
-                           pz_follower *out, pz_error *err) {
+pz_status pz_follower_open(pz_lab *lab, const pz_device *device, int m, int n, int k, int links, size_t stride,
+                           uint64_t seed, pz_follower *out, pz_error *err) {
     if (k % 16) return pz_fail(err, PZ_E_INVAL, "a GEMM with K of %d: must be a multiple of 16", k);
     *out = (pz_follower){.lab = lab, .shape = {n, k, PZ_DT_BF16, PZ_ACCUM_FIXED, m}, .links = links};
     out->choice = pz_gemm_choose(device, &out->shape).on;
     out->w_stride = pz_align_up((size_t)n * (size_t)k * 2, ALIGN);
-    out->y_stride = pz_align_up((size_t)m * (size_t)n * 4, ALIGN);
-    size_t all = (size_t)links, workspace;
+    size_t all = (size_t)links, bytes = (size_t)m * (size_t)n * 4, workspace;
+    out->y_stride = pz_align_up(bytes > stride ? bytes : stride, ALIGN);
     PZ_TRY(pz_lab_alloc(lab, "the weights", all * out->w_stride, (void **)&out->w, err));
     PZ_TRY(pz_lab_alloc(lab, "the outputs", all * out->y_stride, (void **)&out->y, err));
     PZ_TRY(pz_lab_alloc(lab, "the norms of the weights", all * (size_t)n * 4, (void **)&out->w_norm, err));
-    PZ_TRY(pz_lab_alloc(lab, "the comparison", out->y_stride, &out->again, err));
+    PZ_TRY(pz_lab_alloc(lab, "the comparison", bytes, &out->again, err));
     pz_gemm_args a = args_of(out, 0, out->w, out->w_norm);
     PZ_TRY(pz_cuda_gemm_workspace(&a, &workspace, err));
     PZ_TRY(pz_lab_alloc(lab, "the workspace", workspace, &out->workspace, err));

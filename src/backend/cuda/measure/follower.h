@@ -17,9 +17,10 @@ typedef struct pz_follower {
     void *workspace, *again;   /* again: int32 [m, n] */
 } pz_follower;
 
-/* Memory is the lab's. E_INVAL: k is no multiple of 16. */
-pz_status pz_follower_open(pz_lab *lab, const pz_device *device, int m, int n, int k, int links, uint64_t seed,
-                           pz_follower *out, pz_error *err);
+/* stride: bytes from an output to the next at least, for donors that zero more than the output. Memory is the lab's.
+ * E_INVAL: k is no multiple of 16. */
+pz_status pz_follower_open(pz_lab *lab, const pz_device *device, int m, int n, int k, int links, size_t stride,
+                           uint64_t seed, pz_follower *out, pz_error *err);
 /* What the donor of this link has to zero; bytes 0: nothing. */
 void *pz_follower_zero(const pz_follower *f, int link, size_t *bytes);
 /* Launches the GEMM of a link: x bf16 [m, k] with its norms. */

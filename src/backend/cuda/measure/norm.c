@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pz_measure_norm: chains of norms with riders, and those without as what they are compared with. */
+/* pz_measure_norm: chains of norms, alone or each with a GEMM behind it, with riders, and those without as what they
+ * are compared with. */
 #include <stdio.h>
 
+#include "backend/cuda/measure/follower.h"
 #include "backend/cuda/measure/kernels.h"
 #include "backend/cuda/measure/lab.h"
 #include "backend/cuda/measure/measure.h"
 #include "backend/cuda/norm/norm.h"
+#include "plan/tuned.h"
 
 enum { ALIGN = 256, POISON = 0x7f };
 #define POISON_WORD 0x7f7f7f7fu
@@ -21,9 +24,11 @@ typedef struct norms {
     void *res, *r, *y;
     float *w, *x_norm;
     unsigned long long *count;
+    pz_follower follower; /* where a case has a GEMM and no_gemm is OK */
+    pz_error no_gemm;
 } norms;
 
-/* One chain: of a case, or the plain one of cases that are (serial 1) or are not launched serially. */
+/* One chain: of a case, or the plain one of cases with the same `serial` and `gemm`. */
 typedef struct runner {
     norms *n;
     pz_measure_norm_case *c;
@@ -33,11 +38,18 @@ typedef struct runner {
 
 typedef struct race {
     norms n;
-    runner *runners; /* [cases], then the two plain ones */
+    runner *runners; /* [cases], then the plain ones: gemm * 2 + serial */
     int n_cases, n_runners, *order;
+    bool gemm; /* some case has one */
 } race;
 
-static pz_status link_norm(void *ctx, int link, pz_error *err) {
+/* What the rider of a link zeroes first: in front of a GEMM, its output. */
+static unsigned char *target(const norms *n, const pz_measure_norm_case *c, int link) {
+    if (c->gemm) return n->follower.y + (size_t)link * n->follower.y_stride;
+    return n->zero + (size_t)(link % n->targets) * n->zero_stride;
+}
+
+static pz_status run_link(void *ctx, int link, pz_error *err) {
     runner *u = ctx;
     norms *n = u->n;
     int hidden = n->spec->hidden;
@@ -49,15 +61,16 @@ static pz_status link_norm(void *ctx, int link, pz_error *err) {
                       .eps = eps,
                       .y = {.data = n->y, .ld = hidden, .elem = PZ_ELEM_BF16},
                       .r = {.data = n->r, .ld = hidden, .elem = PZ_ELEM_BF16},
-                      .x_norm = u->c->x_norm ? n->x_norm : NULL,
+                      .x_norm = u->c->x_norm || u->c->gemm ? n->x_norm : NULL,
                       .m = n->spec->m,
                       .hidden = hidden,
-                      .zero = bytes ? n->zero + (size_t)(link % n->targets) * n->zero_stride : NULL,
+                      .zero = bytes ? target(n, u->c, link) : NULL,
                       .zero_bytes = bytes,
                       .late = u->c->late,
                       .dependent = !u->c->serial && link > 0,
                       .stream = n->lab.stream};
-    return pz_cuda_rms_norm(&a, err);
+    PZ_TRY(pz_cuda_rms_norm(&a, err));
+    return u->c->gemm ? pz_follower_run(&n->follower, link, n->y, n->x_norm, !u->c->serial, err) : PZ_OK;
 }
 
 static pz_status alloc_data(norms *n, size_t zero_bytes, pz_error *err) {
@@ -82,6 +95,20 @@ static pz_status alloc_data(norms *n, size_t zero_bytes, pz_error *err) {
     return pz_lab_fill_f32(n->w, s->hidden, 1, 0.5f, s->seed + 3, lab->stream, err);
 }
 
+/* As a plan on this device would choose it. */
+static pz_status open_gemm(norms *n, pz_error *err) {
+    const pz_measure_norm_spec *s = n->spec;
+    pz_device device;
+    pz_tuned *tuned;
+    pz_device_gpu(n->lab.product, n->lab.sm, n->lab.units, &device);
+    PZ_TRY(pz_tuned_open(&device, &tuned, err));
+    pz_device_tune(&device, tuned);
+    pz_status st = pz_follower_open(&n->lab, &device, s->m, s->gemm_n, s->hidden, s->copies, n->zero_stride,
+                                    s->seed + 4, &n->follower, err);
+    pz_tuned_free(tuned);
+    return st;
+}
+
 static pz_status count_other(norms *n, const void *p, size_t bytes, uint32_t value, unsigned long long *out,
                              pz_error *err) {
     cudaStream_t stream = n->lab.stream;
@@ -91,20 +118,37 @@ static pz_status count_other(norms *n, const void *p, size_t bytes, uint32_t val
     return pz_lab_wait(&n->lab, err);
 }
 
-/* Replays over poisoned memory: the rider's range has to be zero, and what is behind it as it was. */
+/* Replays over poisoned memory: the rider's range has to be zero, but for what the GEMM has added into it, and what is
+ * behind it as it was. */
 static pz_status check_rider(runner *u, pz_error *err) {
     norms *n = u->n;
-    size_t bytes = u->c->zero_bytes;
+    const pz_measure_norm_spec *s = n->spec;
+    const bool gemm = u->c->gemm;
+    unsigned char *zero = target(n, u->c, 0);
+    size_t bytes = u->c->zero_bytes, stride = gemm ? n->follower.y_stride : n->zero_stride;
+    size_t targets = (size_t)(gemm ? s->copies : n->targets);
+    size_t sums = gemm ? (size_t)s->m * (size_t)s->gemm_n * 4 : 0;
     unsigned long long dirty = 0, harmed = 0;
     if (bytes == 0) return PZ_OK;
-    PZ_CUDA_TRY(cudaMemsetAsync(n->zero, POISON, (size_t)n->targets * n->zero_stride, n->lab.stream), err);
+    PZ_CUDA_TRY(cudaMemsetAsync(zero, POISON, targets * stride, n->lab.stream), err);
     PZ_TRY(pz_lab_replay(&n->lab, &u->chain, err));
-    PZ_TRY(count_other(n, n->zero, bytes, 0, &dirty, err));
-    PZ_TRY(count_other(n, n->zero + bytes, n->zero_stride - bytes, POISON_WORD, &harmed, err));
+    if (bytes > sums) PZ_TRY(count_other(n, zero + sums, bytes - sums, 0, &dirty, err));
+    PZ_TRY(count_other(n, zero + bytes, stride - bytes, POISON_WORD, &harmed, err));
     if (dirty || harmed)
         return pz_fail(err, PZ_E_VERIFY, "a rider of %zu bytes left %llu words that are not zero and wrote %llu behind",
                        bytes, dirty, harmed);
-    return PZ_OK;
+    return gemm ? pz_follower_check(&n->follower, s->copies - 1, n->y, n->x_norm, err) : PZ_OK;
+}
+
+/* That the GEMM of a case can be run, and its rider is large enough for it. */
+static pz_status check_gemm(const runner *u, pz_error *err) {
+    const norms *n = u->n;
+    size_t output, bytes = u->c->zero_bytes;
+    if (!u->c->gemm) return PZ_OK;
+    if (n->no_gemm.code != PZ_OK) return pz_fail(err, n->no_gemm.code, "%s", n->no_gemm.msg);
+    pz_follower_zero(&n->follower, 0, &output);
+    if (bytes == 0 || bytes >= output) return PZ_OK;
+    return pz_fail(err, PZ_E_INVAL, "a rider of %zu bytes: the GEMM behind it needs %zu", bytes, output);
 }
 
 static pz_status prepare(runner *u, pz_error *err) {
@@ -114,7 +158,8 @@ static pz_status prepare(runner *u, pz_error *err) {
     c->status = PZ_OK;
     c->message[0] = 0;
     c->norm = c->added = (pz_measure_times){0};
-    pz_status st = pz_lab_capture(&n->lab, n->spec->copies, link_norm, u, &u->chain, &why);
+    pz_status st = check_gemm(u, &why);
+    if (st == PZ_OK) st = pz_lab_capture(&n->lab, n->spec->copies, run_link, u, &u->chain, &why);
     if (st == PZ_OK) st = check_rider(u, &why);
     if (st == PZ_OK) st = pz_lab_calibrate(&n->lab, &u->chain, n->spec->sample_us, &why);
     if (st != PZ_OK) {
@@ -126,19 +171,23 @@ static pz_status prepare(runner *u, pz_error *err) {
 
 static pz_status set_up(race *r, const pz_measure_norm_spec *spec, pz_measure_norm_case *cases, pz_error *err) {
     size_t most = 0;
-    for (int i = 0; i < r->n_cases; i++)
+    for (int i = 0; i < r->n_cases; i++) {
         if (cases[i].zero_bytes > most) most = cases[i].zero_bytes;
+        r->gemm = r->gemm || cases[i].gemm;
+    }
     r->n.spec = spec;
     PZ_TRY(pz_lab_open(&r->n.lab, spec->device, err));
     PZ_TRY(alloc_data(&r->n, most, err));
-    r->n_runners = r->n_cases + 2;
+    if (r->gemm) r->n.no_gemm.code = open_gemm(&r->n, &r->n.no_gemm);
+    r->n_runners = r->n_cases + (r->gemm ? 4 : 2);
     r->runners = pz_calloc((size_t)r->n_runners, sizeof *r->runners);
     r->order = pz_calloc((size_t)r->n_runners, sizeof *r->order);
     if (!r->runners || !r->order) return PZ_NOMEM(err);
     for (int i = 0; i < r->n_runners; i++) {
         runner *u = &r->runners[i];
         u->n = &r->n;
-        u->own.serial = i == r->n_cases + 1;
+        u->own.serial = (i - r->n_cases) & 1;
+        u->own.gemm = i - r->n_cases >= 2;
         u->c = i < r->n_cases ? &cases[i] : &u->own;
         PZ_TRY(prepare(u, err));
     }
@@ -160,7 +209,8 @@ static pz_status run(race *r, const pz_measure_norm_spec *spec, pz_measure_norm_
         if (progress) progress(user, round + 1, spec->rounds);
     }
     for (int i = 0; i < r->n_cases; i++) {
-        const pz_measure_times *plain = &r->runners[r->n_cases + (cases[i].serial != 0)].own.norm;
+        int kind = 2 * (cases[i].gemm != 0) + (cases[i].serial != 0);
+        const pz_measure_times *plain = &r->runners[r->n_cases + kind].own.norm;
         if (plain->n != cases[i].norm.n) continue;
         for (int s = 0; s < plain->n; s++) cases[i].added.samples[s] = cases[i].norm.samples[s] - plain->samples[s];
         cases[i].added.n = plain->n;

@@ -139,7 +139,8 @@ static pz_status choose(member *k, pz_error *err) {
     k->one_shot = pz_donor_of(&device, s->m, true, s->hidden).one_shot;
     pz_status st = PZ_OK;
     if (k->race->gemm)
-        st = pz_follower_open(&k->lab, &device, s->m, s->gemm_n, s->hidden, s->copies, s->seed + 4, &k->follower, err);
+        st = pz_follower_open(&k->lab, &device, s->m, s->gemm_n, s->hidden, s->copies, 0, s->seed + 4, &k->follower,
+                              err);
     pz_tuned_free(tuned);
     return st;
 }
