@@ -42,11 +42,12 @@ typedef enum pz_gate_verdict {
 /* Numbers behind a verdict; times in microseconds, from the constants in the tuned table of the device (knob
  * PREZERO_TUNED), else from a model of it. */
 typedef struct pz_gate_result {
-    int idle_units;     /* units without a row in the donor's last wave (a wave is one row per unit, and on a GPU a
-                           collective may have fewer blocks than rows) */
+    int idle_units;     /* units without a block of the donor in its last wave (a wave is one row per unit; on a GPU a
+                           collective may have several blocks a row, or fewer than rows) */
     double donor_us;    /* the donor without rider */
-    double fill_us;     /* the fill: on a GPU by blocks beside the rows, one a unit at most; on the CPU on the idle
-                           units, or after the rows on all units, whichever adds less */
+    double fill_us;     /* the fill: on a GPU by blocks beside the rows, one a unit at most, or by a collective's blocks
+                           where those have no room; on the CPU on the idle units, or after the rows on all units,
+                           whichever adds less */
     double added_us;    /* how much longer the donor takes with the rider */
     double replaced_us; /* what zeroing inside the GEMMs would take: a handshake each, and the same fill */
     pz_gate_verdict verdict;
