@@ -22,6 +22,24 @@ static void test_wide_rows(void **state) {
     team_check_values(3, 1000, rows, 3, 0);
 }
 
+/* Workspaces that move, to the address that they had or to another one, under graphs that are replayed afterwards. */
+static void test_growing(void **state) {
+    (void)state;
+    enum { SIZES = 4 };
+    static const int cols[SIZES] = {64, 512, 3072, 16384};
+    team *t = team_open(2, 20000, 0);
+    stage *s[SIZES];
+    for (int i = 0; i < SIZES; i++) s[i] = stage_of_chain(t, 5, cols[i], 7 + (uint64_t)i);
+    for (int i = 0; i < SIZES; i++) {
+        team_run_twice(t, s + i, 1);
+        running u = {.t = t, .stages = s, .n_stages = i + 1, .replays = 20, .check_every = 1, .missing = -1};
+        team_must(&u);
+        stage_check(s[i], true);
+    }
+    for (int i = 0; i < SIZES; i++) stage_free(s[i]);
+    team_close(t);
+}
+
 /* More rows than one launch takes. */
 static void test_many_rows(void **state) {
     (void)state;
@@ -172,11 +190,17 @@ static void test_refusals(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        lab_test(test_values),           lab_test(test_wide_rows),
-        lab_test(test_many_rows),        lab_test(test_rows_do_not_depend_on_others),
-        lab_test(test_without_the_fill), lab_test(test_payloads),
-        lab_test(test_replays),          lab_test(test_two_groups),
-        lab_test(test_missing_rank),     lab_test(test_failed_rank),
+        lab_test(test_values),
+        lab_test(test_wide_rows),
+        lab_test(test_many_rows),
+        lab_test(test_growing),
+        lab_test(test_rows_do_not_depend_on_others),
+        lab_test(test_without_the_fill),
+        lab_test(test_payloads),
+        lab_test(test_replays),
+        lab_test(test_two_groups),
+        lab_test(test_missing_rank),
+        lab_test(test_failed_rank),
         lab_test(test_refusals),
     };
     return lab_main(argc, argv, tests, sizeof tests / sizeof *tests);

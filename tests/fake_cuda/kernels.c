@@ -239,9 +239,9 @@ pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why) {
     (void)b, (void)why;
     return st;
 }
-const void *pz_cuda_group_workspace(const pz_backend *b) {
+int64_t pz_cuda_group_meetings(const pz_backend *b) {
     (void)b;
-    return NULL;
+    return 0;
 }
 
 /* ---- debug mode ---- */

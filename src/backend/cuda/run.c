@@ -226,20 +226,22 @@ static pz_status launch_graph(pz_cuda_run *r, pz_error *err) {
 }
 
 static bool same_addresses(const pz_cuda_addresses *a, const pz_cuda_addresses *b) {
-    return a->arena == b->arena && a->cache == b->cache && a->scratch == b->scratch && a->group == b->group &&
-           a->weights == b->weights;
+    return a->arena == b->arena && a->cache == b->cache && a->scratch == b->scratch && a->weights == b->weights &&
+           a->meetings == b->meetings;
 }
 
 /* A graph holds addresses. Where one has changed it is dropped and captured anew; debug mode says that whoever changed
- * it did not forget the plan first. */
+ * it did not forget the plan first. The workspaces of the ranks are the backend's to move. */
 static pz_status compare_addresses(pz_cuda_run *r, pz_error *err) {
     pz_cuda_plan *s = r->state;
-    pz_cuda_addresses now = {r->arena, r->cache, s->scratch.data, pz_cuda_group_workspace(r->b), r->b->loads};
+    pz_cuda_addresses now = {r->arena, r->cache, s->scratch.data, r->b->loads, pz_cuda_group_meetings(r->b)};
     if (!s->used.arena || same_addresses(&now, &s->used)) {
         s->used = now;
         return PZ_OK;
     }
-    if (r->b->check)
+    pz_cuda_addresses given = now;
+    given.meetings = s->used.meetings;
+    if (r->b->check && !same_addresses(&given, &s->used))
         return pz_fail(
             err, PZ_E_INTERNAL,
             "cuda, plan of %d rows: run before with arena %p, workspaces %p and %lld weights, now with %p, %p "

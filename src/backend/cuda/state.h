@@ -29,8 +29,9 @@ void pz_cuda_memory_free(pz_backend *b, pz_cuda_block *block);
 /* ---- what is kept for a plan ---- */
 /* Every address that a launch of the plan may hold. */
 typedef struct pz_cuda_addresses {
-    const void *arena, *cache, *scratch, *group;
-    int64_t weights; /* number of weights loaded so far */
+    const void *arena, *cache, *scratch;
+    int64_t weights;  /* number of weights loaded so far */
+    int64_t meetings; /* times that the workspaces of the ranks have moved: on all ranks the same, unlike addresses */
 } pz_cuda_addresses;
 
 typedef struct pz_cuda_scratch_part {

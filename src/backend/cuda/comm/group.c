@@ -22,6 +22,7 @@ struct pz_cuda_group {
     pz_cuda_pinned missing;
     shown mine;
     int device[PZ_MAX_RANKS];
+    int64_t meetings; /* of the ranks, about new workspaces */
     bool met, want_nccl;
     pz_nccl *nccl; /* NULL: the ranks write to each other's memory */
 };
@@ -171,12 +172,13 @@ pz_status pz_cuda_group_reserve(pz_backend *b, int hidden, int one_shot, pz_erro
     PZ_CUDA_TRY(cudaStreamSynchronize(b->stream), err);
     PZ_TRY(pz_comm_barrier(g->comm, err)); /* nobody writes to the old buffers any more */
     g->met = false;                        /* nor does this rank, should it fail: the others free theirs */
+    g->meetings++;
     PZ_TRY(new_memory(b, hidden, rows, err));
     return meet_others(b, err);
 }
 
-const void *pz_cuda_group_workspace(const pz_backend *b) {
-    return b->group ? b->group->memory.data : NULL;
+int64_t pz_cuda_group_meetings(const pz_backend *b) {
+    return b->group ? b->group->meetings : 0;
 }
 
 pz_nccl *pz_cuda_group_nccl(const pz_backend *b) {

@@ -28,8 +28,9 @@ pz_status pz_cuda_group_check(pz_backend *b, pz_error *err);
 pz_status pz_cuda_group_ready(pz_backend *b, pz_error *err);
 /* This rank will not launch what the others wait for: their kernels end. Returns `st`. */
 pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why);
-/* The workspace, NULL before it is reserved: captured graphs hold its address. */
-const void *pz_cuda_group_workspace(const pz_backend *b);
+/* Counts the times that workspaces were reserved anew, 0 without a group: captured graphs hold the addresses of all of
+ * them and their layout, and this one's address may be the same as before. */
+int64_t pz_cuda_group_meetings(const pz_backend *b);
 /* For a launch; alone and one_shot as in the view, where opts->one_shot was 0. */
 pz_group_view pz_cuda_group_view(const pz_backend *b, bool alone, int one_shot);
 
