@@ -295,7 +295,11 @@ static void on_rank(void *arg, int rank) {
     if (k->b) pz_cuda_group_fail(k->b, k->st, &k->err); /* ends the kernels of the others */
     if (k->st != PZ_OK) pz_comm_fail(k->comm, &k->err);
     if (k->st != PZ_OK && k->nccl) wait_for_ranks(k, NULL);
-    close_member(k);
+}
+
+/* When no rank launches any more: their kernels write to each other's memory, also those of a failed group. */
+static void close_rank(void *arg, int rank) {
+    close_member(&((race *)arg)->at[rank]);
 }
 
 pz_status pz_cuda_measure_reduce(const pz_measure_reduce_spec *spec, pz_measure_reduce_case *cases, int n_cases,
@@ -318,6 +322,7 @@ pz_status pz_cuda_measure_reduce(const pz_measure_reduce_spec *spec, pz_measure_
     }
     pz_status st = pz_crew_new(spec->ranks, &crew, err);
     if (st == PZ_OK) st = pz_crew_run(crew, on_rank, &r, err);
+    if (st == PZ_OK) st = pz_crew_run(crew, close_rank, &r, err);
     for (int pass = 0; pass < 2 && st == PZ_OK; pass++) /* first the errors that are not about other ranks */
         for (int k = 0; k < spec->ranks && st == PZ_OK; k++)
             if (r.at[k].st != PZ_OK && (pass || r.at[k].st != PZ_E_PEER))
