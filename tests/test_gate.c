@@ -133,8 +133,8 @@ static void test_numbers(void **state) {
     assert_int_equal(r.idle_units, 0);
     assert_true(fabs(r.fill_us - 0.5) < 1e-9 && r.added_us == 0 && r.verdict == PZ_GATE_FREE);
 
-    /* 14 blocks carry a block of each unit, for 1 us longer than the 3.626 us of their two rows */
-    r = evaluate(&d, 2, true, 14 * 92520, 1);
+    /* the 118 units without one of the 14 blocks of two rows are busy for 1 us longer than these, 3.626 us */
+    r = evaluate(&d, 2, true, 118 * 92520, 1);
     assert_true(fabs(r.fill_us - 4.626) < 1e-9 && fabs(r.added_us - 1) < 1e-9 && r.verdict == PZ_GATE_PAYS);
 
     /* A norm carries nothing. 132 blocks of 10 kB beside 131 rows: what those on units with a row store adds. */
@@ -224,10 +224,11 @@ static void test_donors(void **state) {
         double us = alone ? 2.6 + 0.005 * rows[i].m : 3.55 + 0.038 * rows[i].m;
         assert_true(fabs(donor.us - us) < 1e-9);
         assert_true(norm.kind == PZ_COLLECTIVE_NONE && norm.blocks == rows[i].m && norm.one_shot == 0);
-        /* a block for each unit: carried by a collective's, and beside those of a norm, here one a unit */
+        /* A block for each unit. Beside a norm's blocks, here one a unit; of a collective on the units without a block,
+         * if its own are on half of them or fewer, else carried by these. */
         pz_gate_result r = pz_gate_evaluate(&d, &donor, 132 * 8192, 1);
         assert_int_equal(r.idle_units, 132 > rows[i].blocks ? 132 - rows[i].blocks : 0);
-        double fill = 132.0 * 8192 / 20000 / rows[i].blocks;
+        double fill = 132.0 * 8192 / 20000 / (rows[i].blocks > 66 ? rows[i].blocks : 132 - rows[i].blocks);
         assert_true(fabs(r.added_us - (alone ? 8192 / 20000.0 : fmax(0, fill - us))) < 1e-9);
     }
     pz_device few = device("h200", 1), cpu = device("cpu", 4);
@@ -310,8 +311,11 @@ static void test_shapes(void **state) {
         for (int m = 1; m <= 300; m++)
             for (int units = 1; units <= 132; units++)
                 for (int c = 0; c < 4; c++) check_shape(widths[i], c < 2 ? 2 : 8, m, units, c % 2);
-    assert_false(pz_rider_is_carried(112, 20, 132));
-    assert_true(pz_rider_is_carried(112, 21, 132));
+    static const int riders[][4] = {/* blocks of the rows, wanted, units; own */
+                                    {112, 20, 132, 20}, {112, 21, 132, 0}, {7, 125, 132, 125}, {7, 132, 132, 125},
+                                    {66, 67, 132, 66},  {67, 66, 132, 0},  {8, 0, 132, 0},     {132, 1, 132, 0}};
+    for (size_t i = 0; i < sizeof riders / sizeof *riders; i++)
+        assert_int_equal(pz_group_rider(riders[i][0], riders[i][1], riders[i][2]), riders[i][3]);
 }
 
 /* Knobs decide over the table, and the table over the built-in numbers. */

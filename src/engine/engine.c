@@ -176,9 +176,11 @@ pz_status pz_engine_open(const char *dir, const pz_engine_options *opts, pz_engi
     if (st == PZ_OK) st = pz_hf_config_load(dir, &e->hf, err);
     if (st == PZ_OK) st = build_graphs(e, dir, &o, err);
     if (st == PZ_OK) st = pz_engine_open_ranks(e, o.rank_timeout_ms, err);
+    pz_engine_begin_turn(e);
     if (st == PZ_OK) st = pz_engine_open_device(e, o.device, o.threads, err);
     if (st == PZ_OK) st = load_weights(e, err);
     if (st == PZ_OK) st = make_session(e, &o, err);
+    pz_engine_end_turn(e);
     if (st != PZ_OK) {
         pz_engine_close(e);
         return st;
@@ -190,10 +192,12 @@ pz_status pz_engine_open(const char *dir, const pz_engine_options *opts, pz_engi
 
 void pz_engine_close(pz_engine *e) {
     if (!e) return;
+    pz_engine_begin_turn(e);
     pz_bucket_set_free(e, &e->decode);
     pz_bucket_set_free(e, &e->prompt);
     pz_kv_free(&e->kv);
     pz_engine_close_ranks(e);
+    pz_engine_end_turn(e);
     pz_tuned_free(e->tuned);
     pz_checkpoint_close(e->checkpoint);
     for (int i = 0; i < PZ_ENGINE_INPUTS; i++) pz_free(e->inputs[i]);

@@ -34,6 +34,7 @@ static pz_status grow_arena(pz_engine *e, int64_t bytes, pz_error *err) {
     if (bytes <= e->arena_bytes) return PZ_OK;
     unsigned char *arena[PZ_MAX_RANKS] = {0};
     pz_status st = PZ_OK;
+    pz_engine_begin_turn(e);
     for (int r = 0; r < e->tp && st == PZ_OK; r++) st = e->api->alloc(e->rank[r].backend, bytes, &arena[r], err);
     if (st == PZ_OK) {
         forget_plans(e, &e->decode);
@@ -44,6 +45,7 @@ static pz_status grow_arena(pz_engine *e, int64_t bytes, pz_error *err) {
         if (old) e->api->release(e->rank[r].backend, old);
         if (st == PZ_OK) e->rank[r].arena = arena[r];
     }
+    pz_engine_end_turn(e);
     if (st != PZ_OK) return pz_fail_context(err, st, "activations");
     e->arena_bytes = bytes;
     return PZ_OK;

@@ -4,6 +4,18 @@
 
 #include "engine/session.h"
 
+/* Collectives of two engines that wait on the same GPUs, each for what the other one's room keeps from starting, would
+ * wait for ever, and so may a call for memory in another thread. So engines of several ranks take turns. */
+static pthread_mutex_t turn = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+void pz_engine_begin_turn(const pz_engine *e) {
+    if (e->tp > 1) pthread_mutex_lock(&turn);
+}
+
+void pz_engine_end_turn(const pz_engine *e) {
+    if (e->tp > 1) pthread_mutex_unlock(&turn);
+}
+
 pz_status pz_engine_open_ranks(pz_engine *e, int timeout_ms, pz_error *err) {
     if (e->tp == 1) return PZ_OK;
     PZ_TRY(pz_group_new(e->tp, timeout_ms, &e->group, err));
@@ -49,18 +61,14 @@ static pz_status first_error(const pz_engine *e, pz_error *err) {
     return told ? pz_fail(err, told->st, "%s", told->err.msg) : PZ_OK;
 }
 
-/* Collectives of two engines that wait on the same GPUs, each for what the other one's room keeps from starting, would
- * wait for ever. So engines of several ranks take turns, a step each. */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-
 pz_status pz_engine_on_ranks(pz_engine *e, pz_rank_fn fn, void *arg, pz_error *err) {
     if (e->tp == 1) return fn(e, 0, arg, err);
     pz_status st = pz_group_check(e->group, err);
     if (st != PZ_OK) return pz_fail_context(err, st, "the ranks have stopped; open a new engine");
     call c = {.e = e, .fn = fn, .arg = arg};
-    pthread_mutex_lock(&turn);
+    pz_engine_begin_turn(e);
     st = pz_crew_run(e->crew, call_rank, &c, err);
-    pthread_mutex_unlock(&turn);
+    pz_engine_end_turn(e);
     return st == PZ_OK ? first_error(e, err) : st;
 }
 

@@ -76,6 +76,9 @@ void pz_engine_close_ranks(pz_engine *e);
  * front (but where there is one alone), and ends the group: no later call is made. */
 typedef pz_status (*pz_rank_fn)(pz_engine *e, int rank, void *arg, pz_error *err);
 pz_status pz_engine_on_ranks(pz_engine *e, pz_rank_fn fn, void *arg, pz_error *err);
+/* Around calls that use devices, from the thread that calls the engine; may be nested. One rank needs no turn. */
+void pz_engine_begin_turn(const pz_engine *e);
+void pz_engine_end_turn(const pz_engine *e);
 /* The prepared plan that serves `rows` rows. */
 pz_status pz_engine_prepare(pz_engine *e, int rows, bool decode, pz_prepared **out, pz_error *err);
 /* pz_engine_step with the results of the `n_pick` rows pick[] only: the greedy choices best [n_pick], -1 where no logit

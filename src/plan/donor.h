@@ -45,9 +45,11 @@ static inline pz_group_shape pz_group_shape_of(int hidden, int ranks, int m, int
     return s;
 }
 
-/* Whether a collective's rider has no room for blocks of its own: those of the rows store it while they wait. */
-static inline int pz_rider_is_carried(int blocks, int rider_blocks, int units) {
-    return blocks + rider_blocks > units;
+/* Blocks of its own that a collective's rider has, of those that it wants. 0: the blocks of the rows store it while
+ * they wait, as they are on most of the multiprocessors. */
+static inline int pz_group_rider(int blocks, int wanted, int units) {
+    const int idle = units - blocks;
+    return wanted <= idle ? wanted : 2 * blocks > units ? 0 : idle;
 }
 
 #endif

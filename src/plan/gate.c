@@ -33,8 +33,9 @@ pz_rider pz_rider_of(int busy, int64_t bytes, int units) {
 
 static void weigh_blocks(const pz_device *dev, const pz_donor *donor, int64_t bytes, pz_gate_result *r) {
     pz_rider rider = pz_rider_of(donor->blocks, bytes, dev->units);
-    if (donor->kind != PZ_COLLECTIVE_NONE && pz_rider_is_carried(donor->blocks, rider.blocks, dev->units)) {
-        rider.busiest = (double)bytes / donor->blocks;
+    if (donor->kind != PZ_COLLECTIVE_NONE) {
+        int own = pz_group_rider(donor->blocks, rider.blocks, dev->units);
+        if (own < rider.blocks) rider.busiest = (double)bytes / (own ? own : donor->blocks);
         rider.beside = 0;
     }
     r->fill_us = rider.busiest / dev->gate.fill;

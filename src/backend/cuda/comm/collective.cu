@@ -124,9 +124,9 @@ template <int Elem> __device__ __forceinline__ words8<Elem> round8(float (&v)[8]
 
 /* ---- waiting ---- */
 struct patience {
-    unsigned long long since;
-    uint32_t polls, missing; /* missing: the ranks that this thread has waited for in vain */
-    bool over;               /* do not wait: something has failed, and what is not there counts as NaN */
+    unsigned long long since; /* the first wait of the launch */
+    uint32_t polls, missing;  /* missing: the ranks that this thread has waited for in vain */
+    bool over;                /* do not wait: something has failed, and what is not there counts as NaN */
 };
 
 __device__ __forceinline__ void look_at_clock(const reduce_params &p, uint32_t missing, patience &w) {
@@ -176,8 +176,8 @@ __device__ __forceinline__ void await_last(const reduce_params &p, const Row &ro
                 if (arrived8<Elem>(one) || w.over) break;
                 look_at_clock(p, 1u << other_rank(p, o), w);
             }
-    w.over = __shfl_sync(~0u, w.over, 31);
-    w.missing = __shfl_sync(~0u, w.missing, 31);
+    w.over |= __shfl_sync(~0u, w.over, 31);
+    w.missing |= __shfl_sync(~0u, w.missing, 31);
 }
 
 /* got[i][o]: vector `at + i` of a row from other rank o. `from`: the first of the parts of the row. */
@@ -504,9 +504,10 @@ extern "C" pz_status pz_cuda_reduce_norm(const pz_norm_args *a, const pz_group_v
         const pz_group_shape shape = pz_group_shape_of(a->hidden, g->ranks, m, units / g->share, major >= 9);
         const int blocks = shape.rows * shape.parts;
         reduce_params p = make_params(a, g, first, m, two_step, shape);
-        const int rider = p.n.zero_words ? pz_rider_of(blocks, (int64_t)a->zero_bytes, units).blocks : 0;
-        p.carries = rider && pz_rider_is_carried(blocks, rider, units);
-        const dim3 grid(blocks + (p.carries ? 0 : (int)pz_align_up(rider, shape.parts)));
+        const int wanted = p.n.zero_words ? pz_rider_of(blocks, (int64_t)a->zero_bytes, units).blocks : 0;
+        const int rider = pz_group_rider(blocks, wanted, units);
+        p.carries = wanted > 0 && rider == 0;
+        const dim3 grid(blocks + (int)pz_align_up(rider, shape.parts));
         PZ_TRY(pz_cuda_launch_clusters(choose(shape, a->x.elem, a->r.elem, g->ranks, two_step), grid,
                                        dim3(shape.threads), shape.parts, 0, (cudaStream_t)a->stream,
                                        a->dependent != 0 || first > 0, "fused_allreduce_rmsnorm", err, p));

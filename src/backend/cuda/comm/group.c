@@ -217,6 +217,7 @@ pz_status pz_cuda_group_check(pz_backend *b, pz_error *err) {
 static pz_status wait_for_nccl(pz_backend *b, pz_error *err) {
     pz_cuda_group *g = b->group;
     pz_error why;
+    PZ_TRY(pz_comm_check(g->comm, err)); /* an aborted stream looks done */
     pz_status st = pz_nccl_wait(g->nccl, b->stream, &why);
     if (st == PZ_OK) return PZ_OK;
     pz_comm_fail(g->comm, &why);
