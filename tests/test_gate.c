@@ -173,7 +173,7 @@ static void test_numbers(void **state) {
     r = evaluate(&rider, 16, true, 135168, 1);
     assert_true(fabs(r.added_us - 0.25) < 1e-9 && r.verdict == PZ_GATE_PAYS);
     assert_true(fabs(evaluate(&rider, 132, true, 1320000, 1).added_us - 0.25) < 1e-9); /* carried: no more */
-    assert_true(fabs(evaluate(&rider, 2, true, 14 * 92520, 1).added_us - 1.25) < 1e-9);
+    assert_true(fabs(evaluate(&rider, 2, true, 118 * 92520, 1).added_us - 1.25) < 1e-9);
     assert_int_equal(evaluate(&rider, 16, true, 0, 0).verdict, PZ_GATE_FREE);
     assert_int_equal(weigh(&rider, 16, true, 135168, 0.26).verdict, PZ_GATE_PAYS);
     assert_int_equal(weigh(&rider, 16, true, 135168, 0.24).verdict, PZ_GATE_CLOSED);
