@@ -86,7 +86,7 @@ allreduce() {
   [ "$gpus" -ge 2 ] || say "skipped  allreduce: $gpus GPU"
   for ranks in 2 4 8; do
     [ "$ranks" -le "$gpus" ] || continue
-    step "allreduce-$ranks" 90 "$build/prezero" bench allreduce --ranks $ranks "${quick[@]}" \
+    step "allreduce-$ranks" 90 "$build/prezero" bench allreduce --tp $ranks "${quick[@]}" \
       --json "$out/allreduce-$ranks.json"
   done
 }

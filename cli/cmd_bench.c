@@ -23,7 +23,7 @@ static const cli_option options[] = {
     CLI_OPTION("hidden", "N", CLI_INT, "7168", "8..16384", hidden, "norm, allreduce: columns, a multiple of 8"),
     CLI_OPTION("rider", "BYTES", CLI_INT, "49408", "0..1048576", rider,
                "norm, allreduce: what the rider zeroes per row; the default is the qkv_a, q_b and o_proj of kimi-tp4"),
-    CLI_OPTION("ranks", "N", CLI_INT, "2", "2..8", ranks, "allreduce: ranks, on GPU --gpu and those after it"),
+    CLI_OPTION("tp", "N", CLI_INT, "2", "2..8", ranks, "allreduce: ranks, on GPU --gpu and those after it"),
     CLI_OPTION("gemm", "N", CLI_INT, "2112", "1..1048576", gemm_n,
                "norm, allreduce: the GEMM behind a norm and behind the fused all-reduce is w [N,hidden]"),
     CLI_OPTION("one-shot", "ROWS", CLI_INT, "0", "0..256", one_shot,
@@ -251,7 +251,7 @@ static char *command_line(const cli_args *a, int which) {
         fprintf(f, "%s%s%s", a->search ? " --search" : "", a->serial ? " --serial" : "", a->late ? " --late" : "");
     if (!gemm) fprintf(f, " --hidden %d --rider %d --gemm %d", (int)a->hidden, (int)a->rider, (int)a->gemm_n);
     if (which == ALLREDUCE)
-        fprintf(f, " --ranks %d --one-shot %d%s", (int)a->ranks, (int)a->one_shot, a->share ? " --share" : "");
+        fprintf(f, " --tp %d --one-shot %d%s", (int)a->ranks, (int)a->one_shot, a->share ? " --share" : "");
     for (int i = 0; i < a->batches.n; i++) fprintf(f, "%s%d", i ? "," : " --batches ", a->batches.at[i]);
     if (a->rounds) fprintf(f, " --rounds %d", (int)a->rounds);
     fputs(a->quick ? " --quick" : "", f);
@@ -289,6 +289,6 @@ const cli_command cli_bench = {
     "  prezero bench gemm --shapes kimi-tp4 --html gemm.html --json gemm.json\n"
     "  prezero bench gemm --shapes '2112,7168;384,7168' --batches 1,16 --accum fixed --quick\n"
     "  prezero bench norm --batches 1,16,64 --rider 49408\n"
-    "  prezero bench allreduce --ranks 2 --batches 1,8,32,64,128\n",
+    "  prezero bench allreduce --tp 2 --batches 1,8,32,64,128\n",
     CLI_OPTIONS(options),
     run};

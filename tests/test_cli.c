@@ -263,7 +263,7 @@ static void test_bench(void **state) {
     REFUSED(RUN_ENV(none, "bench", "gemm", "--json", in_dir("gemm.json")), 1, "no GPU support", "/nowhere/");
     REFUSED(RUN_ENV(none, "bench", "gemm", "--late"), 1, "no GPU support");
     REFUSED(RUN_ENV(none, "bench", "norm"), 1, "no GPU support");
-    REFUSED(RUN("bench", "allreduce", "--ranks", "1"), 2, "--ranks", "from 2 to 8");
+    REFUSED(RUN("bench", "allreduce", "--tp", "1"), 2, "--tp", "from 2 to 8");
     REFUSED(RUN("bench", "allreduce", "--hidden", "60"), 2, "multiple of 8");
     REFUSED(RUN("bench", "allreduce", "--html", in_dir("reduce.html")), 2, "--json has everything");
     REFUSED(RUN("bench", "allreduce", "--one-shot", "257"), 2, "--one-shot", "0 to 256");
