@@ -221,9 +221,9 @@ __device__ __forceinline__ void multiply(float (&acc)[MT][4], Chunk &w, uint32_t
 struct row_norms {
     float *shared, own;
     bool has;
-    __device__ __forceinline__ void publish() const { /* all threads of the block, once */
+    __device__ __forceinline__ void publish() const { /* all threads of the block, once, at two places of the code */
         if (has) shared[threadIdx.x] = pz_fixed_inv(own);
-        __syncthreads();
+        asm volatile("bar.sync 1, %0;" ::"r"(blockDim.x) : "memory");
     }
 };
 
