@@ -133,8 +133,8 @@ pz_rider pz_rider_of(int busy, int64_t bytes, int units);
 /* bytes and slices of the level asked about.
  *
  * On a GPU the donor's blocks are resident together with the rider's: those on units without one of the donor's add
- * what outlasts the donor, those beside rows take their time from them. A collective whose rider has not a unit for
- * each block stores it with its own blocks while they wait: that adds what outlasts it.
+ * what outlasts the donor, those beside rows take their time from them. The rider of a collective is on units without
+ * one alone, or the collective's blocks store it while they wait (pz_group_rider): that adds what outlasts it.
  *
  * The CPU runs m rows in ceil(m / units) waves, and only the last wave leaves units idle. Hiding the fill there adds
  * what exceeds the time they have; doing it on all units after the rows adds all of it. The smaller of the two is taken
