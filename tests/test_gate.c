@@ -349,6 +349,13 @@ static void test_group(void **state) {
     assert_int_equal(setenv("PREZERO_ONE_SHOT", "257", 1), 0);
     assert_fails(pz_device_group(&d, 4, &err), PZ_E_INVAL, &err, "PREZERO_ONE_SHOT", "256");
     assert_int_equal(unsetenv("PREZERO_ONE_SHOT") | unsetenv("PREZERO_NCCL"), 0);
+    /* GPUs that cannot write to each other's memory, as their backend has found */
+    for (int near = 0; near < 2; near++) {
+        pz_device g = device("h200", 0);
+        g.nccl = !near;
+        assert_ok(pz_device_group(&g, 2, &err), &err);
+        assert_int_equal(pz_donor_of(&g, 8, true, 7168).kind, near ? PZ_COLLECTIVE_ONE_SHOT : PZ_COLLECTIVE_NCCL);
+    }
     pz_tuned_free(t);
 }
 

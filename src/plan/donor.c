@@ -18,10 +18,13 @@ const char *pz_collective_text(pz_collective kind) {
 
 pz_status pz_device_group(pz_device *dev, int ranks, pz_error *err) {
     int64_t one_shot;
+    bool nccl;
     dev->ranks = ranks;
     PZ_TRY(pz_knob_int(PZ_KNOB_ONE_SHOT, &one_shot, err));
     dev->one_shot = (int)one_shot;
-    return pz_knob_bool(PZ_KNOB_NCCL, &dev->nccl, err);
+    PZ_TRY(pz_knob_bool(PZ_KNOB_NCCL, &nccl, err));
+    dev->nccl = dev->nccl || nccl;
+    return PZ_OK;
 }
 
 static pz_collective kind_of(const pz_device *dev, const pz_donor *d) {

@@ -45,7 +45,8 @@ pz_status pz_device_find(const char *name, int units, pz_device *out, pz_error *
  * row has the model of h200 under its own name. */
 void pz_device_gpu(const char *product, int sm, int units, pz_device *out);
 
-/* Collectives over so many ranks, as knobs ONE_SHOT and NCCL say. */
+/* Collectives over so many ranks, as knobs ONE_SHOT and NCCL say; through NCCL also where the backend has set
+ * dev->nccl. */
 pz_status pz_device_group(pz_device *dev, int ranks, pz_error *err);
 
 const char *pz_strategy_text(pz_strategy s);

@@ -239,6 +239,10 @@ pz_status pz_cuda_group_fail(pz_backend *b, pz_status st, const pz_error *why) {
     (void)b, (void)why;
     return st;
 }
+bool pz_cuda_group_gathers(const pz_backend *b) {
+    (void)b;
+    return false;
+}
 int64_t pz_cuda_group_meetings(const pz_backend *b) {
     (void)b;
     return 0;

@@ -228,6 +228,7 @@ static pz_status cuda_open(const pz_backend_options *opts, pz_backend **out, pz_
 
 static void cuda_device(const pz_backend *b, pz_device *out) {
     pz_device_gpu(b->product, b->sm, b->units, out);
+    out->nccl = pz_cuda_group_gathers(b);
 }
 
 static const char *cuda_isa(const pz_backend *b) {

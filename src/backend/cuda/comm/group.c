@@ -81,16 +81,26 @@ pz_status pz_cuda_group_meet(pz_backend *b, pz_error *err) {
 }
 
 /* Whether each rank can write to the memory of every other one: the same answer on all ranks. */
-static pz_status all_reach_all(const pz_cuda_group *g, bool *out, pz_error *err) {
+static pz_status all_reach_all(const int *device, int ranks, bool *out, pz_error *err) {
     *out = true;
-    for (int a = 0; a < g->view.ranks; a++)
-        for (int b = 0; b < g->view.ranks; b++) {
+    for (int a = 0; a < ranks; a++)
+        for (int b = 0; b < ranks; b++) {
             int ok = 1;
-            if (g->device[a] != g->device[b])
-                PZ_CUDA_TRY(cudaDeviceCanAccessPeer(&ok, g->device[a], g->device[b]), err);
+            if (device[a] != device[b]) PZ_CUDA_TRY(cudaDeviceCanAccessPeer(&ok, device[a], device[b]), err);
             if (!ok) *out = false;
         }
     return PZ_OK;
+}
+
+bool pz_cuda_group_gathers(const pz_backend *b) {
+    const pz_cuda_group *g = b->group;
+    int device[PZ_MAX_RANKS], n = 0;
+    bool near = true;
+    if (!g || g->want_nccl) return g != NULL;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 1) return false;
+    for (int r = 0; r < g->view.ranks; r++) device[r] = (b->device - g->view.rank + r + n) % n;
+    if (all_reach_all(device, g->view.ranks, &near, NULL) != PZ_OK) cudaGetLastError();
+    return !near;
 }
 
 /* For the rest of the process, and asked for once: a second time would be an error of CUDA's. */
@@ -137,7 +147,7 @@ static pz_status meet_others(pz_backend *b, pz_error *err) {
     }
     g->met = true;
     bool near;
-    PZ_TRY(all_reach_all(g, &near, err));
+    PZ_TRY(all_reach_all(g->device, g->view.ranks, &near, err));
     if (g->want_nccl || !near) return use_nccl(b, err);
     for (int r = 0; r < g->view.ranks; r++) PZ_TRY(reach(b, r, err));
     g->view.share = here * g->groups;

@@ -10,6 +10,9 @@ typedef struct pz_cuda_group pz_cuda_group;
 
 /* b->group for opts->comm, if that has several ranks; E_RANGE for opts->one_shot. */
 pz_status pz_cuda_group_open(pz_backend *b, const pz_backend_options *opts, pz_error *err);
+/* Whether NCCL will gather the parts, as it is asked for or as the ranks' devices, this rank's and those beside it by
+ * their numbers, cannot all write to each other's memory. Before they have met: what plans are made for. */
+bool pz_cuda_group_gathers(const pz_backend *b);
 /* Waits for the devices of all ranks, as a rank that is late may still write here. Does nothing without a group. */
 void pz_cuda_group_close(pz_backend *b);
 /* Meets. Room for rows of `hidden`, up to `one_shot` of them in one step; hidden 0: none. May give the workspaces new
