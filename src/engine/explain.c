@@ -12,6 +12,28 @@ const char *pz_explain_donor(const pz_plan *p, const pz_fill *f) {
     return "";
 }
 
+/* Which launches are explained, and which of them together. */
+typedef struct grouping {
+    bool (*belongs)(const pz_launch *la);
+    bool (*same)(const pz_plan *p, const pz_launch *a, const pz_launch *b);
+} grouping;
+
+static pz_status group(const pz_plan *p, const grouping *by, pz_explained_launches *out, pz_error *err) {
+    for (int i = 0; i < p->launches.n; i++) {
+        const pz_launch *la = &p->launches.at[i];
+        if (!by->belongs(la)) continue;
+        int g = 0;
+        while (g < out->n && !by->same(p, out->at[g].first, la)) g++;
+        if (g == out->n) PZ_TRY(pz_push(out, ((pz_explained_launch){la, 0}), err));
+        out->at[g].count++;
+    }
+    return PZ_OK;
+}
+
+static bool is_gemm(const pz_launch *la) {
+    return la->op == PZ_OP_GEMM;
+}
+
 static bool same_gemm(const pz_plan *p, const pz_launch *a, const pz_launch *b) {
     pz_gemm_shape s = pz_launch_shape(p, a), t = pz_launch_shape(p, b);
     const pz_gemm_config *c = &a->gemm, *d = &b->gemm;
@@ -21,15 +43,15 @@ static bool same_gemm(const pz_plan *p, const pz_launch *a, const pz_launch *b) 
 }
 
 pz_status pz_explain_gemms(const pz_plan *p, pz_explained_launches *out, pz_error *err) {
-    for (int i = 0; i < p->launches.n; i++) {
-        const pz_launch *la = &p->launches.at[i];
-        if (la->op != PZ_OP_GEMM) continue;
-        int g = 0;
-        while (g < out->n && !same_gemm(p, out->at[g].first, la)) g++;
-        if (g == out->n) PZ_TRY(pz_push(out, ((pz_explained_launch){la, 0}), err));
-        out->at[g].count++;
-    }
-    return PZ_OK;
+    return group(p, &(grouping){is_gemm, same_gemm}, out, err);
+}
+
+int64_t pz_explain_columns(const pz_plan *p, const pz_launch *la) {
+    return p->places.at[la->out[0]].type.dim[1];
+}
+
+static bool is_collective(const pz_launch *la) {
+    return la->donor.kind != PZ_COLLECTIVE_NONE;
 }
 
 static bool same_collective(const pz_plan *p, const pz_launch *a, const pz_launch *b) {
@@ -37,20 +59,8 @@ static bool same_collective(const pz_plan *p, const pz_launch *a, const pz_launc
            a->donor.one_shot == b->donor.one_shot && pz_explain_columns(p, a) == pz_explain_columns(p, b);
 }
 
-int64_t pz_explain_columns(const pz_plan *p, const pz_launch *la) {
-    return p->places.at[la->out[0]].type.dim[1];
-}
-
 pz_status pz_explain_collectives(const pz_plan *p, pz_explained_launches *out, pz_error *err) {
-    for (int i = 0; i < p->launches.n; i++) {
-        const pz_launch *la = &p->launches.at[i];
-        if (la->donor.kind == PZ_COLLECTIVE_NONE) continue;
-        int g = 0;
-        while (g < out->n && !same_collective(p, out->at[g].first, la)) g++;
-        if (g == out->n) PZ_TRY(pz_push(out, ((pz_explained_launch){la, 0}), err));
-        out->at[g].count++;
-    }
-    return PZ_OK;
+    return group(p, &(grouping){is_collective, same_collective}, out, err);
 }
 
 void pz_explain_source(const pz_explained *x, pz_str *b) {

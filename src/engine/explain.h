@@ -25,6 +25,7 @@ typedef struct pz_explained_launch {
     int count;
 } pz_explained_launch;
 typedef PZ_VEC(pz_explained_launch) pz_explained_launches;
+typedef pz_status (*pz_explain_fn)(const pz_plan *p, pz_explained_launches *out, pz_error *err);
 pz_status pz_explain_gemms(const pz_plan *p, pz_explained_launches *out, pz_error *err);
 /* Collectives over the ranks of GPUs. */
 pz_status pz_explain_collectives(const pz_plan *p, pz_explained_launches *out, pz_error *err);

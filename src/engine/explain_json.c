@@ -98,15 +98,6 @@ static json_t *gemm(const pz_plan *p, const pz_explained_launch *g) {
     return keep(row, ok);
 }
 
-static json_t *gemms(const pz_plan *p) {
-    pz_explained_launches groups = {0};
-    json_t *list = json_array();
-    bool ok = list && pz_explain_gemms(p, &groups, NULL) == PZ_OK;
-    for (int i = 0; ok && i < groups.n; i++) ok = json_array_append_new(list, gemm(p, &groups.at[i])) == 0;
-    pz_vec_free(&groups);
-    return keep(list, ok);
-}
-
 static json_t *collective(const pz_plan *p, const pz_explained_launch *g) {
     const pz_donor *d = &g->first->donor;
     return json_pack("{s:s, s:i, s:I, s:s, s:i, s:i}", "op", pz_op_text(g->first->op), "count", g->count, "columns",
@@ -114,11 +105,12 @@ static json_t *collective(const pz_plan *p, const pz_explained_launch *g) {
                      d->one_shot, "blocks", d->blocks);
 }
 
-static json_t *collectives(const pz_plan *p) {
+typedef json_t *(*launch_fn)(const pz_plan *p, const pz_explained_launch *g);
+static json_t *launches(const pz_plan *p, pz_explain_fn find, launch_fn row) {
     pz_explained_launches groups = {0};
     json_t *list = json_array();
-    bool ok = list && pz_explain_collectives(p, &groups, NULL) == PZ_OK;
-    for (int i = 0; ok && i < groups.n; i++) ok = json_array_append_new(list, collective(p, &groups.at[i])) == 0;
+    bool ok = list && find(p, &groups, NULL) == PZ_OK;
+    for (int i = 0; ok && i < groups.n; i++) ok = json_array_append_new(list, row(p, &groups.at[i])) == 0;
     pz_vec_free(&groups);
     return keep(list, ok);
 }
@@ -135,8 +127,8 @@ static json_t *bucket(const pz_plan *p) {
         return NULL;
     }
     ok = json_object_set_new(row, "fills", fills) == 0;
-    ok = ok && json_object_set_new(row, "collectives", collectives(p)) == 0;
-    ok = ok && json_object_set_new(row, "gemms", gemms(p)) == 0;
+    ok = ok && json_object_set_new(row, "collectives", launches(p, pz_explain_collectives, collective)) == 0;
+    ok = ok && json_object_set_new(row, "gemms", launches(p, pz_explain_gemms, gemm)) == 0;
     return keep(row, ok);
 }
 

@@ -84,14 +84,6 @@ static void add_gemm(pz_str *b, const pz_plan *p, const pz_explained_launch *g) 
     pz_str_add(b, "\n");
 }
 
-static pz_status add_gemms(pz_str *b, const pz_plan *p, pz_error *err) {
-    pz_explained_launches gemms = {0};
-    pz_status st = pz_explain_gemms(p, &gemms, err);
-    for (int i = 0; i < gemms.n && st == PZ_OK; i++) add_gemm(b, p, &gemms.at[i]);
-    pz_vec_free(&gemms);
-    return st;
-}
-
 static void add_collective(pz_str *b, const pz_plan *p, const pz_explained_launch *g) {
     const pz_donor *d = &g->first->donor;
     pz_str_addf(b, "  %d x %s of %lld columns: %s", g->count, pz_op_text(g->first->op),
@@ -102,10 +94,11 @@ static void add_collective(pz_str *b, const pz_plan *p, const pz_explained_launc
     pz_str_add(b, "\n");
 }
 
-static pz_status add_collectives(pz_str *b, const pz_plan *p, pz_error *err) {
+typedef void (*add_fn)(pz_str *b, const pz_plan *p, const pz_explained_launch *g);
+static pz_status add_launches(pz_str *b, const pz_plan *p, pz_explain_fn find, add_fn add, pz_error *err) {
     pz_explained_launches all = {0};
-    pz_status st = pz_explain_collectives(p, &all, err);
-    for (int i = 0; i < all.n && st == PZ_OK; i++) add_collective(b, p, &all.at[i]);
+    pz_status st = find(p, &all, err);
+    for (int i = 0; i < all.n && st == PZ_OK; i++) add(b, p, &all.at[i]);
     pz_vec_free(&all);
     return st;
 }
@@ -120,8 +113,8 @@ static pz_status add_bucket(pz_str *b, const pz_plan *p, bool with_plan, pz_erro
     pz_status st = group_fills(p, &groups, err);
     for (int i = 0; i < groups.n && st == PZ_OK; i++) add_group(b, p, &groups.at[i]);
     pz_vec_free(&groups);
-    if (st == PZ_OK) st = add_collectives(b, p, err);
-    if (st == PZ_OK) st = add_gemms(b, p, err);
+    if (st == PZ_OK) st = add_launches(b, p, pz_explain_collectives, add_collective, err);
+    if (st == PZ_OK) st = add_launches(b, p, pz_explain_gemms, add_gemm, err);
     if (st != PZ_OK || !with_plan) return st;
     char *text;
     PZ_TRY(pz_plan_text(p, &text, err));
@@ -162,7 +155,7 @@ static pz_status add_all(pz_str *b, const pz_explained *x, const pz_explain_opti
         b,
         "m > %d, and prompt processing: no rider and no buffer; at m = %d arena %lld bytes; proven: %d obligations\n",
         x->plans.at[x->plans.n - 1]->m, x->above->m, (long long)x->above->arena_bytes, x->above->proven);
-    return add_collectives(b, x->above, err);
+    return add_launches(b, x->above, pz_explain_collectives, add_collective, err);
 }
 
 pz_status pz_explain_text(const pz_explained *x, const pz_explain_options *opts, char **out, pz_error *err) {

@@ -27,11 +27,11 @@ pz_status pz_device_group(pz_device *dev, int ranks, pz_error *err) {
     return PZ_OK;
 }
 
-static pz_collective kind_of(const pz_device *dev, const pz_donor *d) {
+/* rows: of the first launch. */
+static pz_collective kind_of(const pz_device *dev, int rows, int one_shot) {
     if (!dev->gpu) return PZ_COLLECTIVE_NONE;
     if (dev->nccl) return PZ_COLLECTIVE_NCCL;
-    int rows = d->m < PZ_GROUP_ROWS ? d->m : PZ_GROUP_ROWS;
-    return rows > d->one_shot ? PZ_COLLECTIVE_TWO_STEP : PZ_COLLECTIVE_ONE_SHOT;
+    return rows > one_shot ? PZ_COLLECTIVE_TWO_STEP : PZ_COLLECTIVE_ONE_SHOT;
 }
 
 pz_donor pz_donor_of(const pz_device *dev, int m, bool collective, int64_t hidden) {
@@ -43,10 +43,10 @@ pz_donor pz_donor_of(const pz_device *dev, int m, bool collective, int64_t hidde
     d.us = (t ? t->ar_base : g->ar_base) + (t ? t->ar_row : g->ar_row) * m;
     if (t) d.rider = t->rider;
     d.one_shot = dev->one_shot ? dev->one_shot : t ? t->one_shot : PZ_ONE_SHOT_ROWS;
-    d.kind = kind_of(dev, &d);
+    int rows = m < PZ_GROUP_ROWS ? m : PZ_GROUP_ROWS;
+    d.kind = kind_of(dev, rows, d.one_shot);
     if (d.kind == PZ_COLLECTIVE_NONE) return d;
     int columns = hidden < INT32_MAX ? (int)hidden : INT32_MAX;
-    int rows = m < PZ_GROUP_ROWS ? m : PZ_GROUP_ROWS;
     pz_group_shape shape = pz_group_shape_of(columns, ranks, rows, dev->units, dev->sm >= 90);
     d.blocks = shape.rows * shape.parts;
     return d;

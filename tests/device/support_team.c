@@ -221,6 +221,17 @@ void team_check_payloads(int ranks, pz_dtype x, int m, int flags) {
     team_close(t);
 }
 
+void team_check_without_fill(int flags) {
+    team *t = team_open(2, 20000, flags);
+    stage *s = stage_of_chain(t, 5, 256, 1);
+    for (int r = 0; r < 2; r++)
+        for (int f = 0; f < s->rig[r]->plan.fills.n; f++) s->rig[r]->plan.fills.at[f].bytes = 0;
+    team_run_twice(t, &s, 1);
+    stage_check(s, false);
+    stage_free(s);
+    team_close(t);
+}
+
 void team_check_missing(int ranks, int m, int timeout_ms, int flags) {
     int wait_ms = lab_timeout_ms(timeout_ms);
     team *t = team_open(ranks, timeout_ms, flags);
