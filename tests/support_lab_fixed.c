@@ -209,12 +209,14 @@ void suite_fixed_batches(lab *l) {
 }
 
 /* ---- edges ---- */
-/* The least n at which a unit of K is longer. */
-static int longer_unit_from(int k) {
-    int lo = 1, hi = 1 << 24;
+enum { MOST_COLUMNS = 1 << 24 };
+
+/* The least n at which a unit of K is longer than at `from`; MOST_COLUMNS: there is none. */
+static int longer_unit_from(int k, int from) {
+    int lo = from, hi = MOST_COLUMNS;
     while (lo < hi) {
         int mid = lo + (hi - lo) / 2;
-        if (pz_gemm_unit(mid, k) > 1)
+        if (pz_gemm_unit(mid, k) > pz_gemm_unit(from, k))
             hi = mid;
         else
             lo = mid + 1;
@@ -250,18 +252,22 @@ static void try_edge(lab *l, int m, int n, int k) {
 void suite_fixed_edges(lab *l) {
     static const int ks[] = {192, 7232, 2432}; /* odd numbers of 64, and of chunks */
     if (l->small) {
-        int n = longer_unit_from(384);
+        int first = longer_unit_from(384, 1), second = longer_unit_from(640, longer_unit_from(640, 1));
         try_edge(l, 3, 70, 192);
-        try_edge(l, 1, n - 1, 384);
-        try_edge(l, 1, n, 384); /* the last unit is a half */
+        try_edge(l, 1, first - 1, 384);
+        try_edge(l, 1, first, 384); /* the last unit is a half, */
+        try_edge(l, 1, second - 1, 640);
+        try_edge(l, 1, second, 640); /* and here a quarter */
         return;
     }
     for (int i = 0; i < 3; i++) {
-        int n = longer_unit_from(ks[i]);
+        int m = i == 0 ? 8 : 128;
         try_edge(l, 128, 200, ks[i]);
         try_edge(l, 33, 72, ks[i]);
-        try_edge(l, i == 0 ? 8 : 128, n - 1, ks[i]);
-        try_edge(l, i == 0 ? 8 : 128, n, ks[i]);
-        try_edge(l, 16, n, ks[i]);
+        for (int n = longer_unit_from(ks[i], 1); n < MOST_COLUMNS; n = longer_unit_from(ks[i], n)) {
+            try_edge(l, m, n - 1, ks[i]);
+            try_edge(l, m, n, ks[i]);
+            try_edge(l, 16, n, ks[i]);
+        }
     }
 }

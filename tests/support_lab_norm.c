@@ -176,7 +176,8 @@ static void norm_try(lab *l, const norm_spec *s, uint32_t word) {
 }
 
 static norm_spec random_norm(uint64_t *state, int m, int hidden) {
-    static const int64_t riders[] = {-1, 0, 16, 48, 4096 + 16, 8192, 33792, 1 << 20, (5 << 20) + 32};
+    /* less than a block's 49152 bytes, one block, several, and more than that for each unit */
+    static const int64_t riders[] = {-1, 0, 16, 48, 4096 + 16, 49152, 197632, 1 << 20, (7 << 20) + 32};
     norm_spec s = {.m = m, .hidden = hidden, .seed = pz_rng_next(state) >> 16, .eps = 1e-6f};
     s.x = (pz_elem)lab_int(state, 0, 2);
     s.y = (pz_elem)lab_int(state, 0, 1);

@@ -31,9 +31,12 @@ static void check_geometry(const pz_gemm_shape *s, const pz_gemm_config *c) {
         assert_true(c->tile_n == 64 || c->tile_n == 128 || c->tile_n == 192);
         assert_in_range(c->tile_n / 64 * c->warps, 1, 3);
         assert_int_equal(s->k % 64, 0);
-        /* a unit of w and of x, 64 values of k a slot, fit into the shared memory of an H200's block */
-        int rows = s->m <= 8 ? 8 : s->m <= 16 ? 16 : s->m <= 32 ? 32 : s->m <= 64 ? 64 : 128;
-        assert_true(2 * (part < unit ? part : unit) * 128 * (c->tile_n + rows) <= 226 * 1024);
+        /* two chunks of w and of x, 64 values of k a slot, fit into the shared memory of an H200's block, and so do the
+         * sums of the warpgroups that share a tile, which take their place */
+        bool narrow = s->accum == PZ_ACCUM_FIXED && c->tile_n / 64 * c->warps == 3;
+        int rows = s->m <= 8 ? 8 : s->m <= 16 ? 16 : s->m <= 32 ? 32 : s->m <= 64 || narrow ? 64 : 128;
+        assert_true(2 * (part < 2 ? part : 2) * 128 * (c->tile_n + rows) <= 226 * 1024);
+        assert_true(c->warps == 1 || (int64_t)c->warps * rows * (c->tile_n + 4) * 4 <= 226 * 1024);
         return;
     }
     assert_true(c->family == PZ_GEMM_SKINNY || c->family == PZ_GEMM_GROUP);
@@ -97,6 +100,74 @@ static void test_candidates(void **state) {
             }
 }
 
+/* Chunks of a unit by the size of w, and how many units K has then: by hand. */
+static void test_units(void **state) {
+    (void)state;
+    static const struct {
+        int64_t n, k, units;
+        int unit;
+    } cases[] = {
+        {1, 1, 1, 1},        {1, 129, 2, 1},      {384, 7168, 56, 1},
+        {4095, 1024, 8, 1},  {4096, 1024, 4, 2},  {4097, 1025, 5, 2},
+        {3072, 1536, 6, 2},  {8191, 1024, 4, 2},  {8192, 1024, 2, 4},
+        {8192, 1025, 3, 4},  {2112, 7168, 14, 4}, {7168, 2048, 4, 4},
+        {1024, 4095, 32, 1}, {1024, 4096, 16, 2}, {1024, 8191, 32, 2},
+        {1024, 8192, 16, 4}, {163840, 64, 1, 4},  {1 << 30, 1 << 30, 1 << 21, 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(pz_gemm_unit(cases[i].n, cases[i].k), cases[i].unit);
+        assert_int_equal(pz_gemm_units(cases[i].n, cases[i].k), cases[i].units);
+    }
+}
+
+/* What is wrong with the rings of a launch of wide; NULL: nothing. */
+static const char *ring_fault(const pz_gemm_config *c, int tile_m, const pz_gemm_shape *s, const pz_gemm_rings *r) {
+    int64_t unit = pz_gemm_unit(s->n, s->k), chunks = (s->k + 127) / 128, part = (chunks + unit - 1) / unit;
+    part = (part + c->split - 1) / c->split * unit; /* of the longest block */
+    int64_t blocks = 2 * (part < chunks ? part : chunks), sums = (int64_t)c->warps * tile_m * (c->tile_n + 4) * 4;
+    if (r->w_bytes != c->tile_n * 128 || r->x_bytes != tile_m * 128) return "a slot is not 64 k of a tile";
+    if (r->smem > 231040) return "more shared memory than there is";
+    if (r->smem < 1280 + (int64_t)r->w_slots * r->w_bytes + (int64_t)r->x_slots * r->x_bytes)
+        return "rings are longer than the memory that is asked for";
+    if (c->warps > 1 && r->smem < 1280 + sums) return "sums are longer than the memory that is asked for";
+    if (r->x_slots > r->w_slots || r->w_slots > blocks) return "slots that nothing comes to";
+    /* who holds a chunk waits for the next one */
+    if (r->x_slots < blocks && r->x_slots < 4) return "a warpgroup waits for a slot that it holds";
+    /* Of 32 barriers: from a unit to its next, a warpgroup does not see those of the others. A lap behind, a barrier's
+     * two phases look alike. */
+    if (r->w_slots > 24 || r->w_slots >= 32 - 2 * unit * (c->warps - 1)) return "a barrier is used again too early";
+    int asked = c->stages < 2 ? 4 : 2 * c->stages;
+    if (c->stages && r->w_slots > asked) return "more than was asked for";
+    return NULL;
+}
+
+/* Rings of every geometry of wide, of few and many rows, of shapes with units of every length and with a part that is
+ * a chunk. */
+static void test_rings(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int m = 1; m <= 256; m *= 2)
+            for (int f32 = 0; f32 < 2; f32++)
+                for (int tile_n = 64; tile_n <= 192; tile_n += 64)
+                    for (int warps = 1; warps * tile_n <= 192; warps++)
+                        for (int stages = 0; stages < 14; stages++) {
+                            pz_gemm_shape s = shape(sizes[i][0], sizes[i][1], m);
+                            s.accum = f32 ? PZ_ACCUM_F32 : PZ_ACCUM_FIXED;
+                            int tile_m = pz_gemm_wide_rows(m, s.accum, tile_n / 64 * warps), most = 128;
+                            if (!f32 && tile_n / 64 * warps == 3) most = 64;
+                            assert_int_equal(tile_m, m < 8 ? 8 : m < most ? m : most);
+                            for (int split = 1; split <= (int)pz_gemm_units(s.n, s.k); split++) {
+                                pz_gemm_config c = {tile_n, split, PZ_GEMM_WIDE, warps, stages, 0};
+                                pz_gemm_rings r;
+                                assert_true(pz_gemm_lay_out_rings(&c, tile_m, s.n, s.k, &r));
+                                const char *fault = ring_fault(&c, tile_m, &s, &r);
+                                if (fault)
+                                    fail_msg("n %d, k %d, m %d, tile_n %d, warps %d, stages %d, split %d: %s", (int)s.n,
+                                             (int)s.k, m, tile_n, warps, stages, split, fault);
+                            }
+                        }
+}
+
 /* Blocks as the kernels count them. */
 static void test_blocks(void **state) {
     (void)state;
@@ -113,6 +184,13 @@ static void test_blocks(void **state) {
     assert_int_equal(pz_gemm_blocks(&s, &wide), 17 * 3);
     s.m = 129;
     assert_int_equal(pz_gemm_blocks(&s, &wide), 17 * 3 * 2);
+    s.m = 128; /* three warpgroups: fixed sums of 64 rows, others of 128 */
+    wide.tile_n = 192;
+    assert_int_equal(pz_gemm_blocks(&s, &wide), 11 * 3 * 2);
+    s.accum = PZ_ACCUM_F32;
+    assert_int_equal(pz_gemm_blocks(&s, &wide), 11 * 3);
+    s.accum = PZ_ACCUM_FIXED;
+    wide.tile_n = 128;
     /* x of 32 rows and 56 chunks does not fit beside w: 8 rows a tile */
     skinny.split = 1;
     s.m = 32;
@@ -373,10 +451,11 @@ static void test_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_candidates), cmocka_unit_test(test_blocks),     cmocka_unit_test(test_estimates),
-        cmocka_unit_test(test_winners),    cmocka_unit_test(test_cover),      cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_depths),     cmocka_unit_test(test_infeasible), cmocka_unit_test(test_model),
-        cmocka_unit_test(test_no_wgmma),   cmocka_unit_test(test_text),
+        cmocka_unit_test(test_candidates), cmocka_unit_test(test_units),      cmocka_unit_test(test_rings),
+        cmocka_unit_test(test_blocks),     cmocka_unit_test(test_estimates),  cmocka_unit_test(test_winners),
+        cmocka_unit_test(test_cover),      cmocka_unit_test(test_neighbours), cmocka_unit_test(test_depths),
+        cmocka_unit_test(test_infeasible), cmocka_unit_test(test_model),      cmocka_unit_test(test_no_wgmma),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,8 @@ static pz_device device(const char *name, int units) {
     return d;
 }
 
+enum { BLOCK = 49152 }; /* bytes of a rider's block on a GPU */
+
 /* Of two ranks and rows of 7168. */
 static pz_gate_result evaluate(const pz_device *d, int m, bool collective, int64_t bytes, int slices) {
     pz_donor donor = pz_donor_of(d, m, collective, 7168);
@@ -112,41 +114,41 @@ static void test_numbers(void **state) {
     pz_gate_result r = evaluate(&d, 16, true, 135168, 1); /* 7 blocks a row */
     assert_int_equal(r.idle_units, 132 - 112);
     assert_true(fabs(r.donor_us - (3.55 + 0.038 * 16)) < 1e-9);
-    assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9); /* 17 blocks, each on a unit of its own */
+    assert_true(fabs(r.fill_us - 49152 / 20000.0) < 1e-9); /* 3 blocks, each on a unit of its own */
     assert_true(r.added_us == 0);
     assert_true(fabs(r.replaced_us - (0.9 + 135168 / (20000.0 * 132))) < 1e-9);
     assert_int_equal(r.verdict, PZ_GATE_FREE);
 
     /* 20 blocks have a unit each. One more, and the 112 of the rows store all of it. */
-    r = evaluate(&d, 16, true, 20 * 8192, 1);
-    assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9 && r.added_us == 0);
-    r = evaluate(&d, 16, true, 20 * 8192 + 16, 1);
-    assert_true(fabs(r.fill_us - 163856 / 112.0 / 20000) < 1e-9 && r.added_us == 0);
+    r = evaluate(&d, 16, true, 20 * BLOCK, 1);
+    assert_true(fabs(r.fill_us - 49152 / 20000.0) < 1e-9 && r.added_us == 0);
+    r = evaluate(&d, 16, true, 20 * BLOCK + 16, 1);
+    assert_true(fabs(r.fill_us - 983056 / 112.0 / 20000) < 1e-9 && r.added_us == 0);
 
-    /* 131 blocks of 10 kB beside 131 rows: carried, and hidden while they wait */
-    r = evaluate(&d, 131, true, 1310000, 1);
+    /* 131 blocks of 60 kB beside 131 rows: carried, and hidden while they wait */
+    r = evaluate(&d, 131, true, 7860000, 1);
     assert_int_equal(r.idle_units, 1);
-    assert_true(fabs(r.fill_us - 0.5) < 1e-9 && r.added_us == 0);
+    assert_true(fabs(r.fill_us - 3) < 1e-9 && r.added_us == 0);
     assert_int_equal(r.verdict, PZ_GATE_FREE);
 
-    r = evaluate(&d, 132, true, 1320000, 1); /* none idle */
+    r = evaluate(&d, 132, true, 7920000, 1); /* none idle */
     assert_int_equal(r.idle_units, 0);
-    assert_true(fabs(r.fill_us - 0.5) < 1e-9 && r.added_us == 0 && r.verdict == PZ_GATE_FREE);
+    assert_true(fabs(r.fill_us - 3) < 1e-9 && r.added_us == 0 && r.verdict == PZ_GATE_FREE);
 
     /* the 118 units without one of the 14 blocks of two rows are busy for 1 us longer than these, 3.626 us */
     r = evaluate(&d, 2, true, 118 * 92520, 1);
     assert_true(fabs(r.fill_us - 4.626) < 1e-9 && fabs(r.added_us - 1) < 1e-9 && r.verdict == PZ_GATE_PAYS);
 
-    /* A norm carries nothing. 132 blocks of 10 kB beside 131 rows: what those on units with a row store adds. */
-    r = evaluate(&d, 131, false, 1320000, 1);
+    /* A norm carries nothing. 132 blocks of 60 kB beside 131 rows: what those on units with a row store adds. */
+    r = evaluate(&d, 131, false, 7920000, 1);
     assert_int_equal(r.idle_units, 1);
-    assert_true(fabs(r.fill_us - 0.5) < 1e-9 && fabs(r.added_us - 0.5 * 131 / 132) < 1e-9);
+    assert_true(fabs(r.fill_us - 3) < 1e-9 && fabs(r.added_us - 3.0 * 131 / 132) < 1e-9);
     assert_int_equal(r.verdict, PZ_GATE_PAYS);
 
     /* 100 blocks, 32 of them on units without a row: 68 add their share of what all units need */
-    r = evaluate(&d, 100, false, 819200, 1);
-    assert_true(fabs(r.fill_us - 8192 / 20000.0) < 1e-9);
-    assert_true(fabs(r.added_us - 0.68 * 819200 / (20000.0 * 132)) < 1e-9);
+    r = evaluate(&d, 100, false, 4915200, 1);
+    assert_true(fabs(r.fill_us - 49152 / 20000.0) < 1e-9);
+    assert_true(fabs(r.added_us - 0.68 * 4915200 / (20000.0 * 132)) < 1e-9);
 
     /* longer than the donor, which hides no more than its own time */
     r = evaluate(&d, 1, false, 132 * 200000, 1);
@@ -172,7 +174,7 @@ static void test_numbers(void **state) {
     rider.gate.rider = 0.25;
     r = evaluate(&rider, 16, true, 135168, 1);
     assert_true(fabs(r.added_us - 0.25) < 1e-9 && r.verdict == PZ_GATE_PAYS);
-    assert_true(fabs(evaluate(&rider, 132, true, 1320000, 1).added_us - 0.25) < 1e-9); /* carried: no more */
+    assert_true(fabs(evaluate(&rider, 132, true, 7920000, 1).added_us - 0.25) < 1e-9); /* carried: no more */
     assert_true(fabs(evaluate(&rider, 2, true, 118 * 92520, 1).added_us - 1.25) < 1e-9);
     assert_int_equal(evaluate(&rider, 16, true, 0, 0).verdict, PZ_GATE_FREE);
     assert_int_equal(weigh(&rider, 16, true, 135168, 0.26).verdict, PZ_GATE_PAYS);
@@ -226,10 +228,10 @@ static void test_donors(void **state) {
         assert_true(norm.kind == PZ_COLLECTIVE_NONE && norm.blocks == rows[i].m && norm.one_shot == 0);
         /* A block for each unit. Beside a norm's blocks, here one a unit; of a collective on the units without a block,
          * if its own are on half of them or fewer, else carried by these. */
-        pz_gate_result r = pz_gate_evaluate(&d, &donor, 132 * 8192, 1);
+        pz_gate_result r = pz_gate_evaluate(&d, &donor, 132 * BLOCK, 1);
         assert_int_equal(r.idle_units, 132 > rows[i].blocks ? 132 - rows[i].blocks : 0);
-        double fill = 132.0 * 8192 / 20000 / (rows[i].blocks > 66 ? rows[i].blocks : 132 - rows[i].blocks);
-        assert_true(fabs(r.added_us - (alone ? 8192 / 20000.0 : fmax(0, fill - us))) < 1e-9);
+        double fill = 132.0 * BLOCK / 20000 / (rows[i].blocks > 66 ? rows[i].blocks : 132 - rows[i].blocks);
+        assert_true(fabs(r.added_us - (alone ? BLOCK / 20000.0 : fmax(0, fill - us))) < 1e-9);
     }
     pz_device few = device("h200", 1), cpu = device("cpu", 4);
     few.ranks = cpu.ranks = 4;
@@ -369,14 +371,14 @@ static void test_rider(void **state) {
     } rows[] = {
         {1, 132, 0, 0, 0, 0},
         {1, 132, 1, 16, 16, 0},
-        {1, 132, 1, 8192, 8192, 0},
-        {1, 132, 2, 8208, 8192, 0},
-        {1, 132, 131, 131 * 8192, 8192, 0},
-        {1, 132, 132, 132 * 8192, 8192, 8192 / 132.0},
-        {128, 132, 4, 32768, 8192, 0},
-        {128, 132, 5, 40960, 8192, 8192 / 132.0},
-        {128, 132, 132, 6336000, 48000, 48000 * 128 / 132.0},
-        {200, 100, 2, 16384, 8192, 163.84},
+        {1, 132, 1, BLOCK, BLOCK, 0},
+        {1, 132, 2, BLOCK + 16, BLOCK, 0},
+        {1, 132, 131, 131 * BLOCK, BLOCK, 0},
+        {1, 132, 132, 132 * BLOCK, BLOCK, BLOCK / 132.0},
+        {128, 132, 4, 196608, BLOCK, 0},
+        {128, 132, 5, 245760, BLOCK, BLOCK / 132.0},
+        {128, 132, 132, 7920000, 60000, 60000 * 128 / 132.0},
+        {200, 100, 2, 98304, BLOCK, 983.04},
         {200, 100, 100, 8192000, 81920, 81920},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

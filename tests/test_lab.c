@@ -31,6 +31,7 @@
     X(GROUP_ORDER, "fcb")      /* so does GROUP */                                             \
     X(DEFAULT_ORDER, "fcb")    /* and DEFAULT */                                               \
     X(GROUP_UNIT, "u")         /* GROUP has units of one chunk at every shape */               \
+    X(GROUP_LONGEST, "u")      /* and of two at most where they have four */                   \
     X(SLOTS, "cu")             /* with few slots WIDE leaves a chunk out */                    \
     X(BATCH_DEPENDENT, "b")    /* chunks of 64 for one row */                                  \
     X(UNSTABLE, "f")           /* every fifth launch differs in one bit */                     \
@@ -84,7 +85,9 @@ static int chunk_of(const pz_gemm_args *a) {
     if (gemm_fault == GEMM_WIDE_SPLIT_FAULT && a->config.family == PZ_GEMM_WIDE && a->config.split > 1) return 64;
     if (gemm_fault == GEMM_BATCH_DEPENDENT_FAULT && a->m == 1) return 64;
     if (gemm_fault == GEMM_GROUP_UNIT_FAULT && a->config.family == PZ_GEMM_GROUP) return 128;
-    return 128 * pz_gemm_unit(a->n, a->k);
+    int unit = pz_gemm_unit(a->n, a->k);
+    if (gemm_fault == GEMM_GROUP_LONGEST_FAULT && a->config.family == PZ_GEMM_GROUP && unit > 2) unit = 2;
+    return 128 * unit;
 }
 
 static int end_of_k(const pz_gemm_args *a) {

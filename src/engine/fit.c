@@ -87,8 +87,9 @@ static void fit_rider(const carried *c, int n, pz_gate_constants *out) {
     enum { ROUNDS = 6 };
     double slope = INFINITY, rider = 0;
     for (int i = 0; i < n; i++) {
-        double excess = c[i].us - c[i].donor, beside = c[i].rider.beside, most = c[i].us / c[i].rider.busiest;
-        if (beside > 0 && excess > 0 && excess / beside < most) most = excess / beside;
+        double excess = fmax(c[i].us - c[i].donor, noise_us), beside = c[i].rider.beside;
+        double most = c[i].us / c[i].rider.busiest;
+        if (beside > 0 && excess / beside < most) most = excess / beside;
         if (most < slope) slope = most;
     }
     for (int round = 0; round < ROUNDS && slope > 0; round++) {

@@ -119,7 +119,7 @@ static pz_status tune_row(tuner *t, const pz_gemm_shape *shape, bool *fits) {
 /* ---- the gate's constants ---- */
 static pz_status fit_gate(tuner *t) {
     static const int rows[] = {1, 4, 16, 32, 64, 96, 128};
-    static const int64_t fills[] = {0, 1 << 15, 1 << 18, 1 << 22, 1 << 24, 1 << 25};
+    static const int64_t fills[] = {0, 1 << 13, 1 << 18, 1 << 22, 1 << 24, 1 << 25};
     enum { ROWS = sizeof rows / sizeof *rows, FILLS = sizeof fills / sizeof *fills };
     pz_norm_sample s[ROWS * FILLS];
     const pz_tune_plan *p = t->plan;

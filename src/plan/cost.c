@@ -9,7 +9,6 @@
 enum {
     MAX_SPLIT = 64,     /* more adds into one element never paid */
     FEW_ROWS = 32,      /* of one tile of few; more rows are several tiles, each of which reads the weights again */
-    WIDE_ROWS = 128,    /* of one tile of wide */
     HALF_SMEM = 113920, /* that a block may take where two are to be on an SM */
     SM_SMEM = 229888,   /* of an SM, without what the norm takes; a block takes BLOCK_SMEM more than it asks for */
     BLOCK_SMEM = 1024,
@@ -78,7 +77,7 @@ static bool few_layout(const pz_gemm_shape *s, const pz_gemm_config *c, int rows
 static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout *l) {
     int groups = c->tile_n / 64 * c->warps;
     pz_gemm_rings at;
-    for (l->rows = 8; l->rows < s->m && l->rows < WIDE_ROWS;) l->rows *= 2;
+    l->rows = pz_gemm_wide_rows(s->m, s->accum, groups);
     if (!pz_gemm_lay_out_rings(c, l->rows, s->n, s->k, &at)) return false;
     l->stages = at.w_slots / 2;
     l->smem = at.smem;

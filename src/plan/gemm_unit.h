@@ -24,9 +24,10 @@ enum {
 /* K is added up in units of so many chunks: the f32 sum of a unit, in the order of k, is what FIXED rounds, and blocks
  * and warps share K by units. It depends on the shape of w alone, and the tensor cores sum 16 values of k at once
  * whatever the instruction, so the bits of a row depend on no geometry, family or number of rows. Rounding costs as
- * much as multiplying when there are many rows, so large shapes have longer units. */
+ * much as multiplying when there are many rows, so the larger a shape the longer its units, as far as enough of them
+ * are left to be shared. */
 static inline int pz_gemm_unit(int64_t n, int64_t k) {
-    return n * k >= 1 << 23 ? 2 : 1;
+    return n * k >= 1 << 23 ? 4 : n * k >= 1 << 22 ? 2 : 1;
 }
 
 /* Units of K: the most parts that it can be split into. */
@@ -70,6 +71,14 @@ static inline bool pz_gemm_lay_out_slots(const pz_gemm_config *c, int m, int til
     return s->slots > 0 || more == 0;
 }
 
+/* Wide: rows of x in a tile. Three warpgroups have no registers for fixed sums of more than 64. */
+static inline int pz_gemm_wide_rows(int m, pz_accum accum, int groups) {
+    const int most = accum == PZ_ACCUM_FIXED && groups >= PZ_GEMM_MAX_GROUPS ? 64 : 128;
+    int rows = 8;
+    while (rows < m && rows < most) rows *= 2;
+    return rows;
+}
+
 /* Wide: rings of w and x, 64 k a slot; sums take their place. */
 typedef struct pz_gemm_rings {
     int w_slots, x_slots, w_bytes, x_bytes; /* bytes of one slot */
@@ -77,12 +86,12 @@ typedef struct pz_gemm_rings {
 } pz_gemm_rings;
 
 /* Of a launch with `rows` rows of x in a tile. As many slots as the longest part of K has blocks if they fit, else
- * equally many of both, and what is left to the weights, which can be loaded before the wait. False: a unit's blocks,
- * which are held together, or the sums do not fit. */
+ * equally many of both, and what is left to the weights, which can be loaded before the wait. A warpgroup has a chunk
+ * when it asks for its next one. False: these two, or the sums, do not fit. */
 static inline bool pz_gemm_lay_out_rings(const pz_gemm_config *c, int rows, int64_t n, int64_t k, pz_gemm_rings *r) {
     int64_t unit = pz_gemm_unit(n, k), room = PZ_GEMM_WIDE_SMEM - PZ_GEMM_WIDE_HEAD,
             part = pz_min64(unit * pz_gemm_longest(n, k, c->split), (k + PZ_GEMM_CHUNK - 1) / PZ_GEMM_CHUNK),
-            hold = 2 * pz_min64(unit, part), asked = 2 * (int64_t)c->stages,
+            hold = 2 * pz_min64(2, part), asked = 2 * (int64_t)c->stages,
             sums = c->warps > 1 ? (int64_t)c->warps * rows * (c->tile_n + 4) * 4 : 0;
     /* who waits for a block has waited for the last one of its unit before */
     int64_t most = pz_min64(PZ_GEMM_MAX_RING, PZ_GEMM_BARRIERS - 2 * unit * (c->warps - 1) - 1);

@@ -216,17 +216,6 @@ __device__ __forceinline__ void multiply(float (&acc)[MT][4], Chunk &w, uint32_t
     }
 }
 
-/* Norms of the rows of x: a thread a row has asked for one. All blocks ask for the same few bytes at the same time,
- * which takes a while, so they are waited for when the first unit is rounded. */
-struct row_norms {
-    float *shared, own;
-    bool has;
-    __device__ __forceinline__ void publish() const { /* all threads of the block, once, at two places of the code */
-        if (has) shared[threadIdx.x] = pz_fixed_inv(own);
-        asm volatile("bar.sync 1, %0;" ::"r"(blockDim.x) : "memory");
-    }
-};
-
 /* A thread's sums: in f32, or f32 within a unit, then scaled, rounded and added as integers. */
 template <int MT, typename Sum> struct thread_sums;
 template <int MT> struct thread_sums<MT, float> {
@@ -238,36 +227,38 @@ template <int MT> struct thread_sums<MT, float> {
             for (int e = 0; e < 4; e++) sum[i][e] = 0;
     }
     /* Chunk i of a warp's sequence. */
-    template <bool Group, typename Chunk, typename Norms>
-    __device__ __forceinline__ void add(const skinny_params &p, int, Chunk &w, uint32_t x, const Norms &) {
+    template <bool Group, typename Chunk>
+    __device__ __forceinline__ void add(const skinny_params &p, int, Chunk &w, uint32_t x, const float *) {
         multiply<MT, Group>(sum, w, x, p.x_piece, true);
     }
 };
 template <int MT> struct thread_sums<MT, int> {
     int sum[MT][4];
-    float part[MT][4], w_inv[2];
+    float part[MT][4], w_norm[2];
+    /* Before the weights are asked for: what is asked for after them comes after them. */
     __device__ __forceinline__ void begin(const skinny_params &p, int n, int lane) {
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            w_inv[h] = pz_fixed_inv(__ldg(p.out.w_norm + min(n + (lane >> 2) + 8 * h, p.out.n - 1)));
+            asm volatile("ld.global.nc.f32 %0, [%1];"
+                         : "=f"(w_norm[h])
+                         : "l"(p.out.w_norm + min(n + (lane >> 2) + 8 * h, p.out.n - 1)));
 #pragma unroll
         for (int i = 0; i < MT; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[i][e] = 0;
     }
-    template <bool Group, typename Chunk, typename Norms>
-    __device__ __forceinline__ void add(const skinny_params &p, int i, Chunk &w, uint32_t x, const Norms &norms) {
+    template <bool Group, typename Chunk>
+    __device__ __forceinline__ void add(const skinny_params &p, int i, Chunk &w, uint32_t x, const float *x_inv) {
         const int last = p.unit - 1;
         multiply<MT, Group>(part, w, x, p.x_piece, i & last);
         if ((i & last) != last) return;
-        if (i == last) norms.publish();
-        const float *x_inv = norms.shared + 2 * (threadIdx.x & 3);
+        x_inv += 2 * (threadIdx.x & 3);
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             const float2 inv = *(const float2 *)(x_inv + 8 * t);
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                sum[t][e] += __float2int_rn(part[t][e] * (e & 1 ? inv.y : inv.x) * w_inv[e >> 1]);
+                sum[t][e] += __float2int_rn(part[t][e] * (e & 1 ? inv.y : inv.x) * pz_fixed_inv(w_norm[e >> 1]));
         }
     }
 };
@@ -333,6 +324,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const __grid_constant__
         s.high = p.w + (s.high_valid ? n0 + g + 8 : 0) * p.ldw;
         pz_trigger();
 
+        thread_sums<MT, Sum> sums;
+        sums.begin(p, n0, lane);
         fragments held;
         if (mine) load_chunk(p, s, chunks[0], held);
         slot_chunk slots = {p, s, chunks, base + warp * 512, 2u * STEPS * p.piece, 0, 1};
@@ -345,15 +338,15 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const __grid_constant__
         const pz_destination d = pz_output_destination<Sum>(p.out, t);
         const uint32_t xs = base + p.x_offset;
         const divider pieces((unit1 - unit0) * p.unit * (CHUNK / 8));
-        thread_sums<MT, Sum> sums;
-        sums.begin(p, n0, lane);
         pz_wait();
         const pz_group group = {(int)threadIdx.x, (int)blockDim.x, 0};
         constexpr bool fixed = !((Sum)0.5f);
-        row_norms norms = {x_inv, 0, fixed && (int)threadIdx.x < t.rows};
-        if (norms.has) norms.own = pz_load_f32(p.out.x_norm + t.row0 + threadIdx.x);
+        const bool has_norm = fixed && (int)threadIdx.x < t.rows;
+        float norm = 0;
+        if (has_norm) norm = pz_load_f32(p.out.x_norm + t.row0 + threadIdx.x);
         load_x<(MT == 4 ? 8 : 4)>(p, t, unit0 * p.unit * CHUNK, pieces, xs);
         if (Group) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        if (has_norm) x_inv[threadIdx.x] = pz_fixed_inv(norm);
         pz_output_begin(p.out, t, group, &flag);
         __syncthreads();
 
@@ -361,13 +354,12 @@ __global__ void __launch_bounds__(MAX_THREADS, 1) skinny(const __grid_constant__
         const uint32_t x_own = xs - unit0 * p.unit * x_chunk; /* of chunk 0 of K */
         if (mine) {
             held_chunk h = {held};
-            sums.template add<Group>(p, 0, h, x_own + chunks[0] * x_chunk, norms);
+            sums.template add<Group>(p, 0, h, x_own + chunks[0] * x_chunk, x_inv);
         }
         while (slots.i < chunks.n) {
             const int i = slots.i;
-            sums.template add<Group>(p, i, slots, x_own + chunks[i] * x_chunk, norms);
+            sums.template add<Group>(p, i, slots, x_own + chunks[i] * x_chunk, x_inv);
         }
-        if (fixed && !mine) norms.publish();
         put_tile<MT, Sum>(p, t, d, sums.sum, (Sum *)(smem + p.sum_offset), column, share, lane);
         pz_output_end<Sum>(p.out, t, group, &flag);
     }

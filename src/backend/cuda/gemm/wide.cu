@@ -25,11 +25,12 @@ struct wide_params {
     int chunks, unit;                         /* of K; chunks of a unit */
     int part, longer;                         /* units of a part, and how many parts have one more */
     int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
-    int w_step, x_step;                       /* slots from a group's unit to its next */
+    int w_skip, x_skip;                       /* slots between a group's unit and its next */
 };
 
 struct shared_head {
     uint64_t w_full[BARRIERS], x_full[BARRIERS], done[BARRIERS / BLOCKS]; /* done: of a chunk, by warps */
+    uint64_t norms;                                                       /* x_inv is there */
     float x_inv[128];
     int flag;
 };
@@ -111,7 +112,9 @@ struct consumer {
     shared_head *h;
     uint32_t w, x; /* slot 0 */
     int w_slot, x_slot;
-    float w_inv[2];
+    int running; /* the chunk whose products may still run; -1: none */
+    float w_inv[2], x_norm;
+    bool publishes; /* x_norm, which it has asked for */
 };
 
 [[maybe_unused]] __device__ __forceinline__ int wrap(int slot, int stages) {
@@ -140,83 +143,119 @@ __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], 
     }
 }
 
-/* Until at most `pending` of the committed groups run. */
-[[maybe_unused]] __device__ __forceinline__ void wait_products(int pending) {
-    if (pending == 0) pz_wgmma_wait<0>();
-    if (pending == 1) pz_wgmma_wait<1>();
-    if (pending == 2) pz_wgmma_wait<2>();
-    if (pending == 3) pz_wgmma_wait<3>();
+/* The norms of the rows of x are waited for when the first sum is rounded, and not before products are asked for. */
+[[maybe_unused]] __device__ __forceinline__ void share_norms(consumer &c) {
+    if (c.publishes) {
+        c.h->x_inv[threadIdx.x] = pz_fixed_inv(c.x_norm);
+        pz_barrier_arrive(at(&c.h->norms));
+        c.publishes = false;
+    }
+    pz_barrier_wait(at(&c.h->norms), 0);
 }
 
-/* Asks for the products of unit j with rows of x from `row` on; its first slots are w_slot and x_slot. */
-template <int Width>
-__device__ __forceinline__ void ask(const wide_params &p, const work &w, const consumer &c, int j, int row, bool add,
-                                    float (&acc)[Width / 2]) {
-    unsigned i = BLOCKS * p.unit * j;
-    const unsigned end = BLOCKS * min(p.unit * (j + 1), w.n);
-    int w_slot = c.w_slot, x_slot = c.x_slot;
-    while (i < end) {
+/* Chunk i has been read. */
+[[maybe_unused]] __device__ __forceinline__ void release(const consumer &c, int i) {
+    if ((threadIdx.x & 31) == 0) pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
+}
+
+/* Asks for the products of chunk i. Those of the chunk before are known then, and its slots are filled again while
+ * these run. */
+template <int N>
+__device__ __forceinline__ void ask(const wide_params &p, consumer &c, int i, bool add, float (&acc)[N / 2]) {
 #pragma unroll
-        for (int b = 0; b < BLOCKS; b++, i++) {
-            pz_barrier_wait(at(&c.h->w_full[i % BARRIERS]), i / BARRIERS & 1);
-            pz_barrier_wait(at(&c.h->x_full[i % BARRIERS]), i / BARRIERS & 1);
-            pz_wgmma_fence();
-            multiply<Width>(acc, c.w + w_slot * p.w_bytes, c.x + x_slot * p.x_bytes + row * BLOCK * 2, add || b);
-            w_slot = wrap(w_slot + 1, p.w_stages);
-            x_slot = wrap(x_slot + 1, p.x_stages);
-        }
-        add = true;
+    for (int b = 0; b < BLOCKS; b++) {
+        const unsigned block = BLOCKS * i + b;
+        pz_barrier_wait(at(&c.h->w_full[block % BARRIERS]), block / BARRIERS & 1);
+        pz_barrier_wait(at(&c.h->x_full[block % BARRIERS]), block / BARRIERS & 1);
+        pz_wgmma_fence();
+        multiply<N>(acc, c.w + c.w_slot * p.w_bytes, c.x + c.x_slot * p.x_bytes, add || b);
+        c.w_slot = wrap(c.w_slot + 1, p.w_stages);
+        c.x_slot = wrap(c.x_slot + 1, p.x_stages);
     }
     pz_wgmma_commit();
 }
-
-/* Unit j has been read. */
-[[maybe_unused]] __device__ __forceinline__ void release(const wide_params &p, const work &w, const consumer &c,
-                                                         int j) {
-    if (threadIdx.x & 31) return;
-    for (int i = p.unit * j; i < min(p.unit * (j + 1), w.n); i++)
-        pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
+/* Until at most Pending chunks run; all but the last are released. */
+template <int Pending> __device__ __forceinline__ void await(consumer &c, int asked) {
+    pz_wgmma_wait<Pending>();
+    if (c.running >= 0) release(c, c.running);
+    c.running = asked;
+}
+/* To the next unit of this group. */
+[[maybe_unused]] __device__ __forceinline__ void skip(const wide_params &p, consumer &c) {
+    c.w_slot = wrap(c.w_slot + p.w_skip, p.w_stages);
+    c.x_slot = wrap(c.x_slot + p.x_skip, p.x_stages);
 }
 
-/* Units j, j + shares, ... (Count of them), Width rows of x at a time, Flight such slices at once: their products are
- * asked for before the first sum is rounded. f32 sums stay in acc[0], fixed ones go to `sum`. */
-template <int N, int Width, int Count, int Flight, int Accs, typename Sum>
-__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int j, bool add,
-                                              float (&acc)[Accs][Width / 2], Sum (&sum)[N / 2]) {
-    constexpr bool fixed = !((Sum)0.5f);
-    constexpr int SLICES = N / Width, ALL = Count * SLICES;
-    static_assert(ALL % Flight == 0 && (!fixed || Flight <= Accs), "");
-#pragma unroll
-    for (int first = 0; first < ALL; first += Flight) {
-#pragma unroll
-        for (int u = first; u < first + Flight; u++) {
-            const int slice = u % SLICES;
-            ask<Width>(p, w, c, j + u / SLICES * p.shares, slice * Width, !fixed && (add || u),
-                       acc[fixed ? u - first : 0]);
-            if (slice < SLICES - 1) continue;
-            c.w_slot = wrap(c.w_slot + p.w_step, p.w_stages);
-            c.x_slot = wrap(c.x_slot + p.x_step, p.x_stages);
+/* f32: units share, share + p.shares, ... are added up in acc. Where others share the part, no slot is held between two
+ * units: it may be one that they wait for. */
+template <int N>
+__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int share,
+                                              float (&acc)[N / 2]) {
+    const int between = p.unit * (p.shares - 1);
+    int i = p.unit * share;
+    const auto next = [&](bool add) {
+        ask<N>(p, c, i, add, acc);
+        await<1>(c, i);
+        if ((++i & (p.unit - 1)) == 0) {
+            if (p.shares > 1) await<0>(c, -1);
+            i += between;
+            skip(p, c);
         }
+    };
+    if (i >= w.n) {
 #pragma unroll
-        for (int u = first; u < first + Flight; u++) {
-            const int slice = u % SLICES;
-            wait_products(first + Flight - 1 - u);
-            if (slice == SLICES - 1) release(p, w, c, j + u / SLICES * p.shares);
-            if constexpr (fixed)
-                round_unit<Width>(sum + slice * Width / 2, acc[u - first], c.h->x_inv + slice * Width, c.w_inv);
+        for (int e = 0; e < N / 2; e++) acc[e] = 0;
+        return;
+    }
+    next(false);
+    while (i < w.n) next(true);
+    await<0>(c, -1);
+}
+
+/* fixed: each unit is rounded and added to `sum`. Of two accumulators, where registers allow them, one is rounded while
+ * products go to the other. */
+template <int N, int Accs>
+__device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int share,
+                                              float (&acc)[Accs][N / 2], int (&sum)[N / 2]) {
+    int j = share;
+    const auto round = [&](const float(&of)[N / 2]) {
+        share_norms(c);
+        round_unit<N>(sum, of, c.h->x_inv, c.w_inv);
+    };
+    const auto rest = [&](float(&to)[N / 2]) {
+        const int first = p.unit * j, end = min(first + p.unit, w.n);
+        for (int i = first + 1; i < end; i++) {
+            ask<N>(p, c, i, true, to);
+            await<1>(c, i);
         }
+        skip(p, c);
+        j += p.shares;
+    };
+    if constexpr (Accs == 2) {
+        while (p.shares == 1 && j + 1 < w.units) {
+            ask<N>(p, c, p.unit * j, false, acc[0]);
+            await<1>(c, p.unit * j);
+            rest(acc[0]);
+            ask<N>(p, c, p.unit * j, false, acc[1]);
+            await<1>(c, p.unit * j);
+            round(acc[0]);
+            rest(acc[1]);
+            await<0>(c, -1);
+            round(acc[1]);
+        }
+    }
+    while (j < w.units) {
+        ask<N>(p, c, p.unit * j, false, acc[0]);
+        await<1>(c, p.unit * j);
+        rest(acc[0]);
+        await<0>(c, -1);
+        round(acc[0]);
     }
 }
 
-/* How a warpgroup works: rows of x at once, units begun at once, and slices of them asked for before the first is
- * rounded, by what fits into the registers. */
-template <int N, int Groups, typename Sum> struct plan {
-    static constexpr bool fixed = !((Sum)0.5f);
-    static constexpr int width = fixed && N > 64 ? 64 : N;
-    static constexpr int units = N <= 16 ? 4 : N <= 32 || !fixed ? 2 : N <= 64 && Groups < PZ_GEMM_MAX_GROUPS ? 2 : 1;
-    static constexpr int flight = N > 64 && fixed &&Groups < PZ_GEMM_MAX_GROUPS ? 2 : units;
-    static constexpr int accs = fixed ? flight : 1;
-};
+/* Accumulators of a thread, as registers allow. */
+template <int N, int Groups, bool Fixed>
+constexpr int ACCUMULATORS = Fixed && (N <= 32 || (N <= 64 && Groups < PZ_GEMM_MAX_GROUPS)) ? 2 : 1;
 
 /* A thread's elements of a product [row of x][row of w], as wgmma lays them out: N / 8 times two rows and the columns
  * 0 and 8, from `d` on; rows and cols are what the tile has from there. */
@@ -276,46 +315,35 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
     const int groups = p.columns * p.shares, index = __shfl_sync(~0u, threadIdx.x / 128, 0), column = index % p.columns,
               share = index / p.columns;
     const pz_group g = {(int)threadIdx.x, 128 * groups, 1};
-    typedef plan<N, Groups, Sum> how;
-    float acc[how::accs][how::width / 2];
+    constexpr bool fixed = !((Sum)0.5f);
+    constexpr int ACCS = ACCUMULATORS<N, Groups, fixed>;
+    float acc[ACCS][N / 2];
     Sum sum[N / 2];
     consumer c;
-    c.h = h;
+    c.h = h, c.running = -1, c.publishes = false;
     c.w = ring + column * ROWS * BLOCK * 2;
     c.x = ring + p.w_stages * p.w_bytes;
     for (c.w_slot = BLOCKS * p.unit * share; c.w_slot >= p.w_stages;) c.w_slot -= p.w_stages;
     for (c.x_slot = BLOCKS * p.unit * share; c.x_slot >= p.x_stages;) c.x_slot -= p.x_stages;
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        if constexpr (how::fixed)
-            sum[i] = 0;
-        else
-            acc[0][i] = 0;
-    }
-    if constexpr (how::fixed) {
+    for (int i = 0; i < N / 2; i++) sum[i] = 0;
+    if constexpr (fixed) {
         int n = w.tile.col0 + column * ROWS + 16 * ((threadIdx.x >> 5) & 3) + ((threadIdx.x & 31) >> 2);
         for (int e = 0; e < 2; e++) c.w_inv[e] = pz_fixed_inv(__ldg(p.out.w_norm + min(n + 8 * e, p.out.n - 1)));
     }
     pz_wait();
     if (threadIdx.x == 0)
         for (loader lx = load_x(p, w, h, ring); lx.next < min(p.x_stages, BLOCKS * w.n);) lx.load();
-    if constexpr (how::fixed) {
-        for (int i = g.thread; i < N; i += g.threads)
-            h->x_inv[i] = pz_fixed_inv(pz_load_f32(p.out.x_norm + w.tile.row0 + min(i, w.tile.rows - 1)));
+    if constexpr (fixed) {
+        c.publishes = threadIdx.x < N;
+        if (c.publishes) c.x_norm = pz_load_f32(p.out.x_norm + w.tile.row0 + min((int)threadIdx.x, w.tile.rows - 1));
     }
     pz_output_begin(p.out, w.tile, g, &h->flag);
-    g.sync();
-    int j = share;
-    if constexpr (how::units > 1) {
-        const int last = (how::units - 1) * p.shares;
-        /* else the group that has the first of the units could wait for a slot that it has to empty itself */
-        const bool fits = BLOCKS * p.unit * (last + 1) <= min(p.w_stages, p.x_stages);
-        for (; fits && j + last < w.units; j += how::units * p.shares)
-            consume_units<N, how::width, how::units, how::flight>(p, w, c, j, j != share, acc, sum);
-    }
-    for (; j < w.units; j += p.shares)
-        consume_units<N, how::width, 1, how::flight / how::units>(p, w, c, j, j != share, acc, sum);
-    if constexpr (how::fixed)
+    if constexpr (fixed)
+        consume_units<N, ACCS>(p, w, c, share, acc, sum);
+    else
+        consume_units<N>(p, w, c, share, acc[0]);
+    if constexpr (fixed)
         put<N, Sum>(p, w, g, sum, sums, column, share);
     else
         put<N, Sum>(p, w, g, acc[0], sums, column, share);
@@ -342,6 +370,8 @@ __global__ void __maxnreg__(registers(Groups)) wide(const __grid_constant__ wide
             pz_barrier_init(at(&h->done[threadIdx.x]), 4 * p.columns);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     } else if ((int)threadIdx.x == 128 * groups) {
+        pz_barrier_init(at(&h->norms), N);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         pz_bulk_prepare(&p.w);
         pz_bulk_prepare(&p.x);
     }
@@ -358,11 +388,14 @@ __global__ void __maxnreg__(registers(Groups)) wide(const __grid_constant__ wide
 
 typedef void (*wide_kernel)(const wide_params);
 template <typename Sum> wide_kernel choose(int rows, int groups) {
-    return rows == 8    ? wide<8, 3, Sum>
-           : rows == 16 ? wide<16, 3, Sum>
-           : rows == 32 ? wide<32, 3, Sum>
-           : rows == 64 ? (groups < 3 ? wide<64, 2, Sum> : wide<64, 3, Sum>)
-                        : (groups < 3 ? wide<128, 2, Sum> : wide<128, 3, Sum>);
+    if (rows == 8) return wide<8, 3, Sum>;
+    if (rows == 16) return wide<16, 3, Sum>;
+    if (rows == 32) return wide<32, 3, Sum>;
+    if (rows == 64) return groups < 3 ? wide<64, 2, Sum> : wide<64, 3, Sum>;
+    if constexpr (!(Sum)0.5f)
+        return wide<128, 2, Sum>; /* pz_gemm_wide_rows: three groups have 64 rows */
+    else
+        return groups < 3 ? wide<128, 2, Sum> : wide<128, 3, Sum>;
 }
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -418,7 +451,8 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
         return pz_fail(err, PZ_E_UNSUPPORTED, "wide gemm: tile_n %d with %d rows of x does not fit into shared memory",
                        c->tile_n, l->tile_m);
     p->w_stages = at.w_slots, p->x_stages = at.x_slots, p->w_bytes = at.w_bytes, p->x_bytes = at.x_bytes;
-    p->w_step = BLOCKS * unit * p->shares % p->w_stages, p->x_step = BLOCKS * unit * p->shares % p->x_stages;
+    const int between = unit * (p->shares - 1);
+    p->w_skip = BLOCKS * between % p->w_stages, p->x_skip = BLOCKS * between % p->x_stages;
     p->out = l->out;
     *smem = (size_t)at.smem;
     return PZ_OK;
@@ -431,7 +465,7 @@ extern "C" pz_status pz_gemm_wide_plan(pz_gemm_launch *l, pz_error *err) {
     size_t smem;
     PZ_TRY(pz_gemm_need_wgmma("wide", err));
     int m = l->args.m;
-    l->tile_m = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
+    l->tile_m = pz_gemm_wide_rows(m, l->args.accum, l->config.tile_n / ROWS * l->config.warps);
     PZ_TRY(geometry(l, &p, &smem, err));
     l->tiles_n = (l->args.n + l->config.tile_n - 1) / l->config.tile_n;
     l->tiles_m = (m + l->tile_m - 1) / l->tile_m;

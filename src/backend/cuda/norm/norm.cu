@@ -8,7 +8,6 @@
 namespace {
 
 enum { THREADS = 512, STRIDE = THREADS * 8 };
-static_assert(THREADS * sizeof(uint4) == PZ_RIDER_BLOCK, "what the gate takes for a block of the rider");
 
 /* NV: vectors of eight a thread. XElem: of x; Elem: of res, r and y. Everything is loaded before anything is used, and
  * one pass over the block gives the scale and x_norm. */
