@@ -58,6 +58,16 @@ __device__ __forceinline__ double square_of(int block, const double *p) {
 }
 #endif
 
+/* As add_warps where only the first 32 sums are not 0. Adding up zeros changes nothing. */
+__device__ __forceinline__ float2 add_few(const float (&part)[2][PZ_GROUP_SUMS]) {
+    const float4 a = ((const float4 *)part[0])[threadIdx.x & 7], b = ((const float4 *)part[1])[threadIdx.x & 7];
+    float2 v = make_float2((a.x + a.y) + (a.z + a.w), (b.x + b.y) + (b.z + b.w));
+#pragma unroll
+    for (int d = 1; d < 8; d <<= 1)
+        v = make_float2(v.x + __shfl_xor_sync(0xffffffffu, v.x, d), v.y + __shfl_xor_sync(0xffffffffu, v.y, d));
+    return v;
+}
+
 /* A row on a cluster of blocks, or on one, with NV vectors a thread. */
 template <int NV> struct cluster_row {
     shared_sums *shared;
@@ -95,12 +105,6 @@ template <int NV> struct cluster_row {
     __device__ __forceinline__ bool leads() const {
         return part == 0 && threadIdx.x == 0;
     }
-    __device__ __forceinline__ bool tells() const {
-        return threadIdx.x < 32;
-    }
-    __device__ __forceinline__ bool told(bool b) const {
-        return __syncthreads_or(tells() && b);
-    }
 
     /* A warp is at most one row ahead of another one, whose sums it needs: two places are enough. */
     __device__ __forceinline__ float2 sums(const float (&a)[NV], const float (&b)[NV]) {
@@ -125,6 +129,7 @@ template <int NV> struct cluster_row {
         }
 #endif
         count++;
+        if (parts * warps * NV <= 32) return add_few(shared->part[turn]);
         return add_warps(shared->part[turn]);
     }
     __device__ __forceinline__ void meet() const {

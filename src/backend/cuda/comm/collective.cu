@@ -157,34 +157,48 @@ __device__ __forceinline__ int other_rank(const reduce_params &p, int i) {
     return i < p.rank ? i : i + 1;
 }
 
-/* Beyond the row the last vector is taken once more and not used: branches would cost registers. */
-template <typename Row> __device__ __forceinline__ uint32_t vector_of(const reduce_params &p, const Row &at, int i) {
-    return min(at.column(i), p.n.hidden - 8) / 8;
+/* The vectors of a thread. Beyond the row the last one is taken once more and not used: branches would cost registers.
+ */
+template <int NV> struct vectors {
+    uint32_t first;    /* number of vector 0 in the row */
+    uint32_t rest[NV]; /* from it to the others */
+    uint32_t last;     /* from it to the last one of the warp */
+    bool in[NV];       /* not beyond the row */
+
+    template <typename Row> __device__ __forceinline__ void begin(const Row &row, int hidden) {
+        const int end = hidden - 8;
+        first = min(row.column(0), end) / 8;
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            rest[i] = i ? min(row.column(i), end) / 8 - first : 0;
+            in[i] = row.column(i) < hidden;
+        }
+        last = min(row.column(NV - 1) | 31 * 8, end) / 8 - first;
+    }
+};
+
+/* Address of vector number `vector` of a row. */
+template <int Elem> __device__ __forceinline__ unsigned char *place(const pz_matrix &a, int row, uint32_t vector) {
+    return (unsigned char *)a.data + (row * a.ld + 8 * vector) * (bytes8<Elem>::N / 8);
+}
+/* An address that is worked out here and not where it is used. */
+template <typename T> __device__ __forceinline__ void settle(T *&p) {
+    asm volatile("" : "+l"(p));
 }
 
 /* ---- what other ranks have sent ---- */
-/* The last lane of a warp waits for vector i of the others, which send it with those of the other lanes. Few polls
- * leave the lanes' way to shared memory and to each other to the sums of those whose vectors are here. */
-template <int Elem, typename Row>
-__device__ __forceinline__ void await_last(const reduce_params &p, const Row &row, const unsigned char *from, int i,
-                                           patience &w) {
-    if ((threadIdx.x & 31) == 31)
-        for (int o = 0; o < p.ranks - 1; o++, from += p.rank_stride)
-            for (;;) {
-                words8<Elem> one;
-                poll8<Elem>(one, from + vector_of(p, row, i) * bytes8<Elem>::N);
-                if (arrived8<Elem>(one) || w.over) break;
-                look_at_clock(p, 1u << other_rank(p, o), w);
-            }
-    w.over |= __shfl_sync(~0u, w.over, 31);
-    w.missing |= __shfl_sync(~0u, w.missing, 31);
+/* All lanes of a warp poll a word of the last vector that others send with those of this warp: one sector, where their
+ * own vectors would be sixteen. Few bytes leave the way to the cache to what arrives. */
+template <int RANKS>
+__device__ __forceinline__ void await_last(const reduce_params &p, const unsigned char *word, patience &w) {
+    for (int o = 0; o < (RANKS == 2 ? 1 : p.ranks - 1); o++, word += p.rank_stride)
+        while (poll4((const uint32_t *)word) == EMPTY && !w.over) look_at_clock(p, 1u << other_rank(p, o), w);
 }
 
-/* got[i][o]: vector `at + i` of a row from other rank o. `from`: the first of the parts of the row. */
-template <int Elem, int N, int OTHERS, typename Row>
-__device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const reduce_params &p, const Row &row,
+/* got[i][o]: vector `at + i` of a row from other rank o. `from`: vector 0 of this thread. */
+template <int Elem, int N, int OTHERS, int NV>
+__device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const reduce_params &p, const vectors<NV> &mine,
                                         const unsigned char *from, int at, patience &w) {
-    if (p.n.y.data && !p.gathered) await_last<Elem>(p, row, from, at + N - 1, w);
     for (;;) {
         uint32_t missing = 0;
 #pragma unroll
@@ -192,8 +206,9 @@ __device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const re
 #pragma unroll
             for (int o = 0; o < OTHERS; o++)
                 if (o < p.ranks - 1)
-                    poll8<Elem>(got[i][o], from + (p.gathered ? other_rank(p, o) : o) * p.rank_stride +
-                                               vector_of(p, row, at + i) * bytes8<Elem>::N);
+                    poll8<Elem>(got[i][o], from +
+                                               (OTHERS > 1 ? (p.gathered ? other_rank(p, o) : o) * p.rank_stride : 0) +
+                                               mine.rest[at + i] * bytes8<Elem>::N);
 #pragma unroll
         for (int i = 0; i < N; i++)
 #pragma unroll
@@ -205,8 +220,23 @@ __device__ __forceinline__ void collect(words8<Elem> (&got)[N][OTHERS], const re
 }
 
 /* ---- a row ---- */
-template <int Payload> __device__ __forceinline__ words8<Payload> own8(const reduce_params &p, int row, int col) {
-    words8<Payload> w = load8<Payload>(p.n.x, row, col);
+template <int Elem> __device__ __forceinline__ words8<Elem> load_at(const unsigned char *p) {
+    words8<Elem> w;
+#pragma unroll
+    for (int i = 0; i < bytes8<Elem>::WORDS; i++) w.at[i] = pz_load16((const uint4 *)p + i);
+    return w;
+}
+template <int Elem> __device__ __forceinline__ void store_at(unsigned char *p, const words8<Elem> &w) {
+#pragma unroll
+    for (int i = 0; i < bytes8<Elem>::WORDS; i++)
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p + 16 * i), "r"(w.at[i].x), "r"(w.at[i].y),
+                     "r"(w.at[i].z), "r"(w.at[i].w)
+                     : "memory");
+}
+
+template <int Payload>
+__device__ __forceinline__ words8<Payload> own8(const reduce_params &p, const unsigned char *at, int row, int col) {
+    words8<Payload> w = load_at<Payload>(at);
     if constexpr (Payload == PZ_ELEM_F32) {
         if (p.n.x.elem == PZ_ELEM_FIXED) {
             float v[8];
@@ -214,7 +244,6 @@ template <int Payload> __device__ __forceinline__ words8<Payload> own8(const red
             w = round8<PZ_ELEM_F32>(v);
         }
     }
-    make_sendable<Payload>(w);
     return w;
 }
 
@@ -250,15 +279,15 @@ __device__ __forceinline__ void add_up(float (&v)[8], const words8<Payload> &own
     }
 }
 
-/* v[i]: the sum over the ranks of vector i. `from`: the first of the parts of the row. */
-template <int NV, int Payload, int RANKS, typename Row>
+/* v[i]: the sum over the ranks of vector i. `from`: this thread's vector 0 of the first part of the row. */
+template <int NV, int Payload, int RANKS>
 __device__ __forceinline__ void sum_row(float (&v)[NV][8], const words8<Payload> (&own)[NV], const reduce_params &p,
-                                        const Row &row, const unsigned char *from, patience &w) {
+                                        const vectors<NV> &mine, const unsigned char *from, patience &w) {
     constexpr int N = RANKS == 2 ? NV : 1; /* vectors at a time, as registers allow */
 #pragma unroll
     for (int at = 0; at < NV; at += N) {
         words8<Payload> got[N][RANKS - 1];
-        collect<Payload, N, RANKS - 1>(got, p, row, from, at, w);
+        collect<Payload, N, RANKS - 1>(got, p, mine, from, at, w);
 #pragma unroll
         for (int i = 0; i < N; i++) add_up<Payload, RANKS>(v[at + i], own[at + i], got[i], p);
     }
@@ -279,15 +308,34 @@ __device__ __forceinline__ void push_to_all(const reduce_params &p, const words8
     }
 }
 
+/* Sends this rank's part of a row, which is made sendable, to all others, or in two steps to the owner of the row.
+ * `there`: vector 0 of this thread in the workspace of the only other rank. */
+template <int NV, int Payload, int RANKS, bool TWO_STEP>
+__device__ __forceinline__ void send_row(const reduce_params &p, words8<Payload> (&part)[NV], const vectors<NV> &mine,
+                                         unsigned char *there, uint32_t parts_at, int owner, bool together) {
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        make_sendable<Payload>(part[i]);
+        const uint32_t to = parts_at + mine.rest[i] * bytes8<Payload>::N;
+        if (!together || !mine.in[i]) continue;
+        if (RANKS == 2 && (!TWO_STEP || owner != p.rank))
+            push8<Payload>(there + to, part[i]);
+        else if (!TWO_STEP)
+            push_to_all<true, Payload>(p, part[i], to + mine.first * bytes8<Payload>::N);
+        else if (owner != p.rank)
+            push8<Payload>(p.workspace[owner] + to + mine.first * bytes8<Payload>::N + own_part(p, owner), part[i]);
+    }
+}
+
 /* Two steps: what the owner of a row has summed up. */
-template <int NV, int Elem, typename Row>
-__device__ __forceinline__ void receive_row(float (&v)[NV][8], const reduce_params &p, const Row &row,
+template <int NV, int Elem>
+__device__ __forceinline__ void receive_row(float (&v)[NV][8], const reduce_params &p, const vectors<NV> &mine,
                                             const unsigned char *from, int owner, patience &w) {
     words8<Elem> got[NV];
     for (;;) {
         bool all = true;
 #pragma unroll
-        for (int i = 0; i < NV; i++) poll8<Elem>(got[i], from + vector_of(p, row, i) * bytes8<Elem>::N);
+        for (int i = 0; i < NV; i++) poll8<Elem>(got[i], from + mine.rest[i] * bytes8<Elem>::N);
 #pragma unroll
         for (int i = 0; i < NV; i++) all = all && arrived8<Elem>(got[i]);
         if (all || w.over) break;
@@ -314,11 +362,98 @@ __device__ __forceinline__ void all_have(uint32_t word) {
         asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
 }
 
+/* How many blocks of the launch had their head before this one. The last one leaves 0. */
+__device__ __forceinline__ uint32_t arrive(pz_group_header *own, int blocks) {
+    uint32_t before;
+    asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(&own->arrived), "r"(blocks - 1)
+                 : "memory");
+    return before;
+}
+
+/* ---- the norm ---- */
+/* The weights of the norm, before the wait: in registers, as far as these allow it, else at hand. */
+template <int NV> struct norm_weights {
+    static constexpr bool EARLY = NV == 1;
+    float early[EARLY ? NV : 1][8];
+
+    __device__ __forceinline__ void begin(const norm_params &n, const vectors<NV> &mine) {
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            if constexpr (EARLY)
+                weights8(early[i], n.w + 8 * (mine.first + mine.rest[i]));
+            else
+                fetch(n.w + 8 * (mine.first + mine.rest[i]));
+        }
+    }
+    /* v, the sum of the ranks and the residual, becomes v * w. squares: of v; products: of v * w. */
+    __device__ __forceinline__ void apply(float (&v)[NV][8], const norm_params &n, const vectors<NV> &mine,
+                                          float (&squares)[NV], float (&products)[NV]) const {
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            float of[8];
+            if constexpr (!EARLY) weights8(of, n.w + 8 * (mine.first + mine.rest[i]));
+#pragma unroll
+            for (int e = 0; EARLY && e < 8; e++) of[e] = early[i][e];
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                squares[i] += v[i][e] * v[i][e];
+                v[i][e] *= of[e];
+                products[i] += v[i][e] * v[i][e];
+            }
+            if (!mine.in[i]) squares[i] = products[i] = 0;
+        }
+    }
+};
+
+/* Rows whose norm is not known before they are stored, and among them those whose squares leave the range of f32. They
+ * are few, and finished after all others: calls among these would cost registers. */
+struct late_rows {
+    uint32_t late[PZ_GROUP_ROWS / 32], wide[PZ_GROUP_ROWS / 32];
+};
+
+template <int NV, int Elem, typename Row>
+__device__ __noinline__ void finish(const reduce_params &p, const late_rows *rows, const Row at) {
+    __syncthreads();
+    for (int row = blockIdx.x / p.parts; row < p.n.m; row += p.rows) {
+        if (!(rows->late[row / 32] >> row % 32 & 1)) continue;
+        if (rows->wide[row / 32] >> row % 32 & 1) wide_row<NV, Elem, Elem>(p.n, row, at);
+        if (!p.n.x_norm) continue;
+        const float norm = norm_after<NV, Elem>(p.n, row, at);
+        if (at.leads()) p.n.x_norm[row] = norm;
+    }
+}
+
+/* Stores y and x_norm of a row from its sums. false: finish does. */
+template <int NV, int Elem, typename Row>
+__device__ __forceinline__ bool scale_row(float (&v)[NV][8], const reduce_params &p, Row &at, const vectors<NV> &mine,
+                                          float2 sum, unsigned char *y, int row, late_rows *rows) {
+    const float scale = rsqrtf(sum.x * p.n.share + p.n.eps);
+    /* Below this scale what products below the normal range of f32 have lost is below that of y too. False for NaN. */
+    const bool narrow = scale < 0x1p20f && sum.x < 0x1p120f && sum.y < 0x1p120f;
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) v[i][e] *= scale;
+        if (mine.in[i]) store_at<Elem>(y + mine.rest[i] * bytes8<Elem>::N, round8<Elem>(v[i]));
+    }
+    const float norm = norm_before<Elem>(sum.y, scale);
+    const bool done = narrow && (norm != 0 || !p.n.x_norm);
+    if (done && p.n.x_norm && at.leads()) p.n.x_norm[row] = norm;
+    if (!done && threadIdx.x == 0) {
+        rows->late[row / 32] |= 1u << row % 32;
+        if (!narrow) rows->wide[row / 32] |= 1u << row % 32;
+    }
+    return done;
+}
+
 /* NV: vectors a thread. Payload: what partial sums are sent as, BF16 if x is, else F32. Elem: of res, r and y. RANKS:
  * at most. THREADS: of a block at most. */
 template <int NV, int Payload, int Elem, int RANKS, int THREADS, bool TWO_STEP>
 __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_constant__ reduce_params p) {
     __shared__ __align__(16) shared_sums sums;
+    __shared__ late_rows late;
     const norm_params &n = p.n;
     const int blocks = p.rows * p.parts;
     if (!n.late) pz_trigger();
@@ -327,103 +462,102 @@ __global__ void __launch_bounds__(THREADS, 1) reduce(const __grid_constant__ red
         ride(n, blocks);
         return;
     }
+    if (threadIdx.x < PZ_GROUP_ROWS / 32) late.late[threadIdx.x] = late.wide[threadIdx.x] = 0;
     cluster_row<NV> at;
     at.begin(&sums, p.parts);
-    constexpr bool EARLY = NV * RANKS <= 8; /* as registers allow */
-    float weight[EARLY ? NV : 1][8];
-    if (n.y.data)
-#pragma unroll
-        for (int i = 0; i < NV; i++) {
-            if constexpr (EARLY)
-                weights8(weight[i], n.w + min(at.column(i), n.hidden - 8));
-            else
-                fetch(n.w + min(at.column(i), n.hidden - 8));
-        }
-    int first = blockIdx.x / p.parts;
-    asm volatile("" : "+r"(first)); /* the division is not put off until after the wait */
-    pz_group_header *const own = header_of(p, p.rank);
+    vectors<NV> mine;
+    mine.begin(at, n.hidden);
+    norm_weights<NV> weights;
+    if (n.y.data) weights.begin(n, mine);
+    int row = blockIdx.x / p.parts;
     const bool together = p.ranks > 1 && !p.gathered;
+    pz_group_header *own = header_of(p, p.rank);
+    unsigned char *x = place<Payload>(n.x, row, mine.first), *res = place<Elem>(n.res, row, mine.first);
+    unsigned char *r = place<Elem>(n.r, row, mine.first), *y = place<Elem>(n.y, row, mine.first);
+    unsigned char *here = p.workspace[p.rank] + mine.first * bytes8<Payload>::N, *there = here;
+    if (RANKS == 2 && together) there = p.workspace[1 - p.rank] + mine.first * bytes8<Payload>::N;
+    settle(x), settle(res), settle(r), settle(y), settle(here), settle(there), settle(own);
+    /* every thread has a head of its own: one of the whole warp would be waited for before x is asked for */
+    const pz_group_header *head_at = own + (n.m < 0 ? threadIdx.x : 0);
+    settle(head_at);
     uint4 head = make_uint4(0, 0, 0, 0);
     uint32_t buffer = 0, before = 0;
+    bool begins = together, finished = true;
     patience w = {};
     w.over = p.gathered;
     pz_touch(p);
     pz_wait();
-    if (together) head = pz_load16(own);
-#pragma unroll 1
-    for (int row = first; row < n.m; row += p.rows) {
-        float v[NV][8];
-        words8<Payload> mine[NV];
-        words8<Elem> res[NV];
+    if (together) head = pz_load16(head_at);
+    words8<Payload> part[NV];
+    words8<Elem> add[NV];
+    const auto load = [&](const unsigned char *x, const unsigned char *res) {
 #pragma unroll
-        for (int i = 0; i < NV; i++) mine[i] = own8<Payload>(p, row, min(at.column(i), n.hidden - 8));
+        for (int i = 0; i < NV; i++)
+            part[i] = own8<Payload>(p, x + mine.rest[i] * bytes8<Payload>::N, row, 8 * (mine.first + mine.rest[i]));
         if (n.res.data)
 #pragma unroll
-            for (int i = 0; i < NV; i++) res[i] = load8<Elem>(n.res, row, min(at.column(i), n.hidden - 8));
-        const bool begins = together && row == first;
+            for (int i = 0; i < NV; i++) add[i] = load_at<Elem>(res + mine.rest[i] * bytes8<Elem>::N);
+    };
+    load(x, res); /* here, and not at the beginning of the loop: before it, constants are loaded for all rows */
+#pragma unroll 1
+    for (;;) {
+        float v[NV][8];
         if (begins) {
             buffer = PZ_GROUP_HEADER + head.x * p.buffer_bytes;
             w.over = head.z != 0;
         }
         const int owner = TWO_STEP ? row % p.ranks : p.rank;
         const uint32_t parts_at = buffer + (TWO_STEP ? row / p.ranks : row) * p.row_stride;
-        const uint32_t sum_at = buffer + p.sums_at + row * (n.hidden / 8) * bytes8<Elem>::N;
-#pragma unroll
-        for (int i = 0; i < NV; i++) {
-            const uint32_t to = parts_at + at.column(i) / 8 * bytes8<Payload>::N;
-            if (!together || at.column(i) >= n.hidden) continue;
-            if (!TWO_STEP)
-                push_to_all<true, Payload>(p, mine[i], to);
-            else if (owner != p.rank)
-                push8<Payload>(p.workspace[owner] + to + own_part(p, owner), mine[i]);
-        }
+        const uint32_t sum_at = buffer + p.sums_at + (row * (n.hidden / 8) + mine.first) * bytes8<Elem>::N;
+        send_row<NV, Payload, RANKS, TWO_STEP>(p, part, mine, there, parts_at, owner, together);
+        const unsigned char *from = here + parts_at;
+        if (RANKS == 2 && p.gathered) from += other_rank(p, 0) * p.rank_stride;
+        settle(from);
         if (begins) {
             all_have(head.x);
-            if (threadIdx.x == blockDim.x - 1)
-                asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
-                             : "=r"(before)
-                             : "l"(&own->arrived)
-                             : "memory");
+            if (threadIdx.x == blockDim.x - 1) before = arrive(own, blocks);
             empty_buffer(p, head.x, head.y);
+            if (p.carries) ride(n, 0);
+        } else if (p.carries && row < p.rows) {
+            ride(n, 0);
         }
-        if (p.carries && row == first) ride(n, 0);
+        begins = false;
         if (!TWO_STEP || owner == p.rank) {
-            sum_row<NV, Payload, RANKS>(v, mine, p, at, p.workspace[p.rank] + parts_at, w);
+            /* m is positive. Without this look at it, rows from 16 on took 0.3 us longer; why is not known. */
+            if (n.y.data && together && n.m > 0)
+                await_last<RANKS>(p, from + mine.last * bytes8<Payload>::N + bytes8<Payload>::N - 4, w);
+            sum_row<NV, Payload, RANKS>(v, part, p, mine, from, w);
 #pragma unroll
             for (int i = 0; i < NV; i++) {
-                if (n.res.data) {
-                    float add[8];
-                    values8<Elem>(add, res[i]);
-#pragma unroll
-                    for (int e = 0; e < 8; e++) v[i][e] = __fadd_rn(v[i][e], add[e]);
-                }
-                if (!TWO_STEP || w.over || at.column(i) >= n.hidden) continue; /* nobody gets a sum that is not one */
+                if (n.res.data) add8<Elem>(v[i], add[i]);
+                if (!TWO_STEP || w.over || !mine.in[i]) continue; /* nobody gets a sum that is not one */
                 words8<Elem> sum = round8<Elem>(v[i]);
                 make_sendable<Elem>(sum);
-                push_to_all<false, Elem>(p, sum, sum_at + at.column(i) / 8 * bytes8<Elem>::N);
+                push_to_all<false, Elem>(p, sum, sum_at + mine.rest[i] * bytes8<Elem>::N);
             }
         } else {
-            receive_row<NV, Elem>(v, p, at, p.workspace[p.rank] + sum_at, owner, w);
+            receive_row<NV, Elem>(v, p, mine, p.workspace[p.rank] + sum_at, owner, w);
+        }
+        float squares[NV], products[NV];
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            const words8<Elem> sum = round8<Elem>(v[i]);
+            if (mine.in[i]) store_at<Elem>(r + mine.rest[i] * bytes8<Elem>::N, sum);
+            squares[i] = products[i] = 0;
         }
         if (n.y.data) {
-            const auto sum = [&](float(&out)[8], int i, int) {
-#pragma unroll
-                for (int e = 0; e < 8; e++) out[e] = v[i][e];
-            };
-            norm_row<NV, Elem, Elem>(n, row, at, sum, [&](float(&of)[8], int i, int col) {
-                if constexpr (!EARLY) weights8(of, n.w + col);
-#pragma unroll
-                for (int e = 0; EARLY && e < 8; e++) of[e] = weight[i][e];
-            });
-        } else {
-#pragma unroll
-            for (int i = 0; i < NV; i++)
-                if (at.column(i) < n.hidden) store8<Elem>(v[i], n.r, row, at.column(i));
+            weights.apply(v, n, mine, squares, products);
+            const float2 sum = at.sums(squares, products);
+            finished &= scale_row<NV, Elem>(v, p, at, mine, sum, y, row, &late);
         }
+        row += p.rows;
+        if (row >= n.m) break;
+        load(place<Payload>(n.x, row, mine.first), place<Elem>(n.res, row, mine.first));
+        r = place<Elem>(n.r, row, mine.first), y = place<Elem>(n.y, row, mine.first);
     }
+    if (!finished) finish<NV, Elem>(p, &late, at);
     if (together && w.over) report(p, w.missing);
     if (together && threadIdx.x == blockDim.x - 1 && before == (uint32_t)blocks - 1) {
-        own->arrived = 0;
         own->used = p.use;
         own->buffer = head.x + 1 < PZ_GROUP_BUFFERS ? head.x + 1 : 0;
     }

@@ -105,13 +105,6 @@ template <int T> struct block_row {
     __device__ __forceinline__ bool leads() const {
         return threadIdx.x == 0;
     }
-    /* Whether this one works that out, and what those who do have found: all of them the same. */
-    __device__ __forceinline__ bool tells() const {
-        return true;
-    }
-    __device__ __forceinline__ bool told(bool b) const {
-        return b;
-    }
     /* Sums over the row, the same in every thread, from those of each vector. */
     template <int NV> __device__ __forceinline__ float2 sums(const float (&a)[NV], const float (&b)[NV]) const {
         __shared__ __align__(16) float part[2][T / 32];
@@ -242,12 +235,12 @@ __device__ __forceinline__ void norm_row(const norm_params &p, int row, Row &at,
             for (int e = 0; e < 8; e++) v[i][e] *= scale;
             store8<Elem>(v[i], p.y, row, at.column(i));
         }
-        if (at.tells()) up = norm_before<Elem>(sum.y, scale);
+        up = norm_before<Elem>(sum.y, scale);
     } else {
         wide_row<NV, XElem, Elem>(p, row, at);
     }
     if (!p.x_norm) return;
-    if (at.told(up == 0)) up = norm_after<NV, Elem>(p, row, at);
+    if (up == 0) up = norm_after<NV, Elem>(p, row, at);
     if (at.leads()) p.x_norm[row] = up;
 }
 
