@@ -394,7 +394,7 @@ static void test_monotonic(void **state) {
     for (int round = 0; round < 300; round++) {
         pz_device d = device(round % 2 ? "h200" : "cpu", 1 + (int)(pz_rng_next(&seed) % 200));
         d.one_shot = 256;
-        d.gate.fill = 1 + pz_rng_unit(&seed) * 30000;
+        d.gate.fill = 1 + pz_rng_unit(&seed) * (d.gpu ? 180000 : 30000);
         d.gate.handshake = pz_rng_unit(&seed) * 2;
         int m = 1 + (int)(pz_rng_next(&seed) % 500);
         bool collective = pz_rng_next(&seed) & 1;

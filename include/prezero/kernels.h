@@ -113,8 +113,8 @@ typedef struct pz_gemm_config {
     int split;  /* blocks that share the K of one tile; 1: not split */
     int family; /* pz_gemm_family */
     int warps;  /* warps (wide: warpgroups) of a block that share its part of K */
-    int stages; /* chunks of 128 of K in shared memory at most (of a warp; wide: of a block), 0: as many as fit;
-                   cublaslt: number of the heuristic */
+    int stages; /* chunks of 128 of K in shared memory at most (of a warp; wide: of a block, at least two), 0: as many
+                   as fit; cublaslt: number of the heuristic */
     int depth;  /* of them, in flight before the oldest is waited for; 0: all */
 } pz_gemm_config;
 

@@ -87,6 +87,7 @@ static void fit_rider(const carried *c, int n, pz_gate_constants *out) {
     enum { ROUNDS = 6 };
     double slope = INFINITY, rider = 0;
     for (int i = 0; i < n; i++) {
+        /* less than noise tells nothing, and 0 would make the slope 0 */
         double excess = fmax(c[i].us - c[i].donor, noise_us), beside = c[i].rider.beside;
         double most = c[i].us / c[i].rider.busiest;
         if (beside > 0 && excess / beside < most) most = excess / beside;

@@ -72,7 +72,7 @@ static inline bool pz_gemm_lay_out_slots(const pz_gemm_config *c, int m, int til
 }
 
 /* Wide: rows of x in a tile. Three warpgroups have no registers for fixed sums of more than 64. */
-static inline int pz_gemm_wide_rows(int m, pz_accum accum, int groups) {
+static inline int pz_gemm_wide_rows(int m, pz_accum accum, int64_t groups) {
     const int most = accum == PZ_ACCUM_FIXED && groups >= PZ_GEMM_MAX_GROUPS ? 64 : 128;
     int rows = 8;
     while (rows < m && rows < most) rows *= 2;

@@ -122,10 +122,9 @@ typedef enum pz_gate_mode {
 } pz_gate_mode; /* order of knob GATE's words */
 
 /* The rider of a GPU's donor: blocks of its own beside those that take rows (`busy`), at most one a unit, first on
- * units without one. The launch, the gate and the fit of its constants take it from here. */
-enum {
-    PZ_RIDER_BLOCK = 6 * 8192
-}; /* bytes that a block stores: blocks that wait are in the way of the next kernel's */
+ * units without one. The launch, the gate and the fit of its constants take it from here. A block stores so many bytes:
+ * blocks that wait for the kernel before are in the way of the one behind, so there are few. */
+enum { PZ_RIDER_BLOCK = 6 * 8192 };
 typedef struct pz_rider {
     int blocks;
     double busiest; /* bytes of one block at most */

@@ -158,8 +158,7 @@ __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], 
     if ((threadIdx.x & 31) == 0) pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
 }
 
-/* Asks for the products of chunk i. Those of the chunk before are known then, and its slots are filled again while
- * these run. */
+/* Asks for the products of chunk i. */
 template <int N>
 __device__ __forceinline__ void ask(const wide_params &p, consumer &c, int i, bool add, float (&acc)[N / 2]) {
 #pragma unroll
@@ -174,7 +173,8 @@ __device__ __forceinline__ void ask(const wide_params &p, consumer &c, int i, bo
     }
     pz_wgmma_commit();
 }
-/* Until at most Pending chunks run; all but the last are released. */
+/* After chunk `asked` (-1: none): until at most Pending chunks run. Those of the chunk before are known then, and its
+ * slots are filled again while the last one's run. */
 template <int Pending> __device__ __forceinline__ void await(consumer &c, int asked) {
     pz_wgmma_wait<Pending>();
     if (c.running >= 0) release(c, c.running);
@@ -213,7 +213,8 @@ __device__ __forceinline__ void consume_units(const wide_params &p, const work &
 }
 
 /* fixed: each unit is rounded and added to `sum`. Of two accumulators, where registers allow them, one is rounded while
- * products go to the other. */
+ * products go to the other; not where others share the part, as a slot would be held between two units, and they
+ * multiply meanwhile. */
 template <int N, int Accs>
 __device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int share,
                                               float (&acc)[Accs][N / 2], int (&sum)[N / 2]) {
@@ -465,7 +466,7 @@ extern "C" pz_status pz_gemm_wide_plan(pz_gemm_launch *l, pz_error *err) {
     size_t smem;
     PZ_TRY(pz_gemm_need_wgmma("wide", err));
     int m = l->args.m;
-    l->tile_m = pz_gemm_wide_rows(m, l->args.accum, l->config.tile_n / ROWS * l->config.warps);
+    l->tile_m = pz_gemm_wide_rows(m, l->args.accum, (int64_t)l->config.tile_n / ROWS * l->config.warps);
     PZ_TRY(geometry(l, &p, &smem, err));
     l->tiles_n = (l->args.n + l->config.tile_n - 1) / l->config.tile_n;
     l->tiles_m = (m + l->tile_m - 1) / l->tile_m;

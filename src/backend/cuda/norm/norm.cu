@@ -9,6 +9,77 @@ namespace {
 
 enum { THREADS = 512, STRIDE = THREADS * 8 };
 
+/* A row on one block of T threads. */
+template <int T> struct block_row {
+    /* First of the eight columns of a thread's vector i. */
+    __device__ __forceinline__ int column(int i) const {
+        return (threadIdx.x + i * T) * 8;
+    }
+    /* Whether this thread writes what a row has one of. */
+    __device__ __forceinline__ bool leads() const {
+        return threadIdx.x == 0;
+    }
+    /* Sums over the row, the same in every thread, from those of each vector. */
+    template <int NV> __device__ __forceinline__ float2 sums(const float (&a)[NV], const float (&b)[NV]) const {
+        __shared__ __align__(16) float part[2][T / 32];
+        float of_a = 0, of_b = 0;
+#pragma unroll
+        for (int i = 0; i < NV; i++) of_a += a[i], of_b += b[i];
+        const float v = half_sums(of_a, of_b);
+        if ((threadIdx.x & 15) == 0) part[threadIdx.x >> 4 & 1][threadIdx.x >> 5] = v;
+        __syncthreads();
+        return add_warps(part);
+    }
+    template <int NV> __device__ __forceinline__ double sum(const double (&v)[NV]) const {
+        double all = 0;
+#pragma unroll
+        for (int i = 0; i < NV; i++) all += v[i];
+        return pz_block_sum(all);
+    }
+};
+
+/* r, y and x_norm of a row from source(v, i, col), which puts x + res at columns [col, col + 8) into v, and
+ * weights(w, i, col). One sum over the row gives the scale and x_norm. */
+template <int NV, int XElem, int Elem, typename Row, typename Source, typename Weights>
+__device__ __forceinline__ void norm_row(const norm_params &p, int row, Row &at, const Source &source,
+                                         const Weights &weights) {
+    float v[NV][8], squares[NV], products[NV];
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int col = at.column(i);
+        squares[i] = products[i] = 0;
+        if (col >= p.hidden) continue;
+        float w[8];
+        source(v[i], i, col);
+        if (p.r.data) store8<Elem>(v[i], p.r, row, col);
+        weights(w, i, col);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            squares[i] += v[i][e] * v[i][e];
+            v[i][e] *= w[e];
+            products[i] += v[i][e] * v[i][e];
+        }
+    }
+    const float2 sum = at.sums(squares, products);
+    const float scale = rsqrtf(sum.x * p.share + p.eps);
+    float up = 0;
+    if (is_narrow(sum, scale)) {
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            if (at.column(i) >= p.hidden) continue;
+#pragma unroll
+            for (int e = 0; e < 8; e++) v[i][e] *= scale;
+            store8<Elem>(v[i], p.y, row, at.column(i));
+        }
+        up = norm_before<Elem>(sum.y, scale);
+    } else {
+        wide_row<NV, XElem, Elem>(p, row, at);
+    }
+    if (!p.x_norm) return;
+    if (up == 0) up = norm_after<NV, Elem>(p, row, at);
+    if (at.leads()) p.x_norm[row] = up;
+}
+
 /* NV: vectors of eight a thread. XElem: of x; Elem: of res, r and y. Everything is loaded before anything is used, and
  * one pass over the block gives the scale and x_norm. */
 template <int NV, int XElem, int Elem>

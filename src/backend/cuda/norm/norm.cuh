@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A row of RMSNorm on one block, with x_norm, and a rider: what the norm and the collectives that end in one share. */
+/* What the norm and the collectives that end in one share: elements, sums, x_norm, rows that need more than one pass,
+ * and the rider. `Row`: how a row lies on its threads (norm.cu, comm/cluster.cuh). */
 #ifndef PZ_NORM_CUH
 #define PZ_NORM_CUH
 
@@ -95,35 +96,6 @@ template <int WARPS> __device__ __forceinline__ float2 add_warps(const float (&p
     return lane & QUADS ? make_float2(other, v) : make_float2(v, other);
 }
 
-/* A row on one block of T threads. */
-template <int T> struct block_row {
-    /* First of the eight columns of a thread's vector i. */
-    __device__ __forceinline__ int column(int i) const {
-        return (threadIdx.x + i * T) * 8;
-    }
-    /* Whether this thread writes what a row has one of. */
-    __device__ __forceinline__ bool leads() const {
-        return threadIdx.x == 0;
-    }
-    /* Sums over the row, the same in every thread, from those of each vector. */
-    template <int NV> __device__ __forceinline__ float2 sums(const float (&a)[NV], const float (&b)[NV]) const {
-        __shared__ __align__(16) float part[2][T / 32];
-        float of_a = 0, of_b = 0;
-#pragma unroll
-        for (int i = 0; i < NV; i++) of_a += a[i], of_b += b[i];
-        const float v = half_sums(of_a, of_b);
-        if ((threadIdx.x & 15) == 0) part[threadIdx.x >> 4 & 1][threadIdx.x >> 5] = v;
-        __syncthreads();
-        return add_warps(part);
-    }
-    template <int NV> __device__ __forceinline__ double sum(const double (&v)[NV]) const {
-        double all = 0;
-#pragma unroll
-        for (int i = 0; i < NV; i++) all += v[i];
-        return pz_block_sum(all);
-    }
-};
-
 /* The least power of two that is not below the root of s. s: normal and positive. */
 __device__ __forceinline__ float power_of_root(float s) {
     const int least = (int)((__float_as_uint(s) - 1) >> 23) - 126; /* s <= 2^least */
@@ -193,55 +165,17 @@ __device__ __noinline__ void wide_row(const norm_params &p, int row, const Row a
     }
 }
 
+/* Whether y of a row may be had in one pass from the sums of squares of v and of v * w. Below this scale what products
+ * below the normal range of f32 have lost is below that of y too. False for NaN. */
+__device__ __forceinline__ bool is_narrow(float2 sum, float scale) {
+    return scale < 0x1p20f && sum.x < 0x1p120f && sum.y < 0x1p120f;
+}
+
 /* The rider, on the blocks from number `first` on. */
 __device__ __forceinline__ void ride(const norm_params &p, int first) {
     const int blocks = gridDim.x - first;
     int64_t i = (int64_t)(blockIdx.x - first) * blockDim.x + threadIdx.x;
     for (; i < p.zero_words; i += (int64_t)blocks * blockDim.x) p.zero[i] = make_uint4(0, 0, 0, 0);
-}
-
-/* r, y and x_norm of a row from source(v, i, col), which puts x + res at columns [col, col + 8) into v, and
- * weights(w, i, col). One sum over the row gives the scale and x_norm. */
-template <int NV, int XElem, int Elem, typename Row, typename Source, typename Weights>
-__device__ __forceinline__ void norm_row(const norm_params &p, int row, Row &at, const Source &source,
-                                         const Weights &weights) {
-    float v[NV][8], squares[NV], products[NV];
-#pragma unroll
-    for (int i = 0; i < NV; i++) {
-        const int col = at.column(i);
-        squares[i] = products[i] = 0;
-        if (col >= p.hidden) continue;
-        float w[8];
-        source(v[i], i, col);
-        if (p.r.data) store8<Elem>(v[i], p.r, row, col);
-        weights(w, i, col);
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            squares[i] += v[i][e] * v[i][e];
-            v[i][e] *= w[e];
-            products[i] += v[i][e] * v[i][e];
-        }
-    }
-    const float2 sum = at.sums(squares, products);
-    const float scale = rsqrtf(sum.x * p.share + p.eps);
-    /* Below this scale what products below the normal range of f32 have lost is below that of y too. False for NaN. */
-    const bool narrow = scale < 0x1p20f && sum.x < 0x1p120f && sum.y < 0x1p120f;
-    float up = 0;
-    if (narrow) {
-#pragma unroll
-        for (int i = 0; i < NV; i++) {
-            if (at.column(i) >= p.hidden) continue;
-#pragma unroll
-            for (int e = 0; e < 8; e++) v[i][e] *= scale;
-            store8<Elem>(v[i], p.y, row, at.column(i));
-        }
-        up = norm_before<Elem>(sum.y, scale);
-    } else {
-        wide_row<NV, XElem, Elem>(p, row, at);
-    }
-    if (!p.x_norm) return;
-    if (up == 0) up = norm_after<NV, Elem>(p, row, at);
-    if (at.leads()) p.x_norm[row] = up;
 }
 
 } // namespace
