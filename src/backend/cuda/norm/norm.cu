@@ -38,11 +38,11 @@ template <int T> struct block_row {
     }
 };
 
-/* r, y and x_norm of a row from source(v, i, col), which puts x + res at columns [col, col + 8) into v, and
- * weights(w, i, col). One sum over the row gives the scale and x_norm. */
-template <int NV, int XElem, int Elem, typename Row, typename Source, typename Weights>
-__device__ __forceinline__ void norm_row(const norm_params &p, int row, Row &at, const Source &source,
-                                         const Weights &weights) {
+/* r, y and x_norm of a row from source(v, i, col), which puts x + res at columns [col, col + 8) into v. One sum over
+ * the row gives the scale and x_norm. */
+template <int NV, int XElem, int Elem, typename Source>
+__device__ __forceinline__ void norm_row(const norm_params &p, int row, const Source &source) {
+    const block_row<THREADS> at;
     float v[NV][8], squares[NV], products[NV];
 #pragma unroll
     for (int i = 0; i < NV; i++) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void norm_row(const norm_params &p, int row, Row &at,
         float w[8];
         source(v[i], i, col);
         if (p.r.data) store8<Elem>(v[i], p.r, row, col);
-        weights(w, i, col);
+        weights8(w, p.w + col);
 #pragma unroll
         for (int e = 0; e < 8; e++) {
             squares[i] += v[i][e] * v[i][e];
@@ -110,7 +110,6 @@ __global__ void __launch_bounds__(THREADS, NV <= 2 && Elem == PZ_ELEM_BF16 ? 4 :
 #pragma unroll
         for (int i = 0; i < NV; i++) res[i] = load8<Elem>(p.res, row, min(first + i * STRIDE, p.hidden - 8));
     const float of_x = row_norm<XElem>(p.x, row);
-    block_row<THREADS> at;
     const auto sum = [&](float(&v)[8], int i, int col) {
         value8<XElem>(v, x[i], p.x, of_x, col);
         if (!p.res.data) return;
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(THREADS, NV <= 2 && Elem == PZ_ELEM_BF16 ? 4 :
 #pragma unroll
         for (int e = 0; e < 8; e++) v[e] += add[e];
     };
-    norm_row<NV, XElem, Elem>(p, row, at, sum, [&](float(&w)[8], int, int col) { weights8(w, p.w + col); });
+    norm_row<NV, XElem, Elem>(p, row, sum);
 }
 
 typedef void (*norm_kernel)(const norm_params);
