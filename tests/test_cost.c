@@ -133,6 +133,9 @@ static const char *ring_fault(const pz_gemm_config *c, int tile_m, const pz_gemm
     if (r->x_slots > r->w_slots || r->w_slots > blocks) return "slots that nothing comes to";
     /* who holds a chunk waits for the next one */
     if (r->x_slots < blocks && r->x_slots < 4) return "a warpgroup waits for a slot that it holds";
+    int halves = pz_gemm_wide_halves(tile_m, s->accum, c->tile_n / 64 * c->warps);
+    if (c->tile_n / 64 * c->warps * halves > 3) return "more warpgroups than there are registers for";
+    if (halves > 1 && (c->warps > 1 || tile_m % (8 * halves))) return "halves of a tile that cannot be halved";
     /* Of 32 barriers: from a unit to its next, a warpgroup does not see those of the others. A lap behind, a barrier's
      * two phases look alike. */
     if (r->w_slots > 24 || r->w_slots >= 32 - 2 * unit * (c->warps - 1)) return "a barrier is used again too early";

@@ -75,7 +75,7 @@ PZ_API const char *pz_gate_text(pz_gate_verdict verdict);
 /* ---- kernels for a GPU ---- */
 /* Version of the GEMM kernels: text, raised whenever their speed or what a configuration means changes. A tuned table
  * holds the version that it was measured with and serves no other. */
-#define PZ_GEMM_KERNEL_VERSION "3"
+#define PZ_GEMM_KERNEL_VERSION "4"
 /* Of the fused all-reduce. */
 #define PZ_REDUCE_KERNEL_VERSION "2"
 

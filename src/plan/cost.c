@@ -81,7 +81,9 @@ static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout 
     if (!pz_gemm_lay_out_rings(c, l->rows, s->n, s->k, &at)) return false;
     l->stages = at.w_slots / 2;
     l->smem = at.smem;
-    l->per_sm = blocks_per_sm(l->smem, 128 * groups + 32, l->rows > 32 && groups < PZ_GEMM_MAX_GROUPS ? 168 : 112);
+    int halves = pz_gemm_wide_halves(l->rows, s->accum, groups);
+    l->per_sm = blocks_per_sm(l->smem, 128 * groups * halves + 32,
+                              l->rows / halves > 64 && groups < PZ_GEMM_MAX_GROUPS ? 168 : 112);
     return true;
 }
 

@@ -15,6 +15,7 @@ enum {
     PZ_GEMM_MAX_SLOTS = 9,      /* their chunks of a warp in shared memory */
     PZ_GEMM_SMEM = 231424,      /* bytes of shared memory that one of their launches may ask for, */
     PZ_GEMM_WIDE_SMEM = 231040, /* and one of wide: an SM has as much left as a block of the norm takes */
+    PZ_GEMM_ALONE = 122880,     /* with which it has an SM for itself */
     PZ_GEMM_MAX_GROUPS = 3,     /* warpgroups of a block of wide, */
     PZ_GEMM_WIDE_HEAD = 1280,   /* bytes of its shared memory that are no ring, at most, */
     PZ_GEMM_BARRIERS = 32,      /* its barriers, one for a block of 64 k whatever the slot, */
@@ -77,6 +78,12 @@ static inline int pz_gemm_wide_rows(int m, pz_accum accum, int64_t groups) {
     int rows = 8;
     while (rows < m && rows < most) rows *= 2;
     return rows;
+}
+
+/* Wide: warpgroups that have equal parts of the rows of a tile. A warpgroup multiplies or rounds, and one of 128 rows
+ * alone leaves the tensor cores idle while it rounds. */
+static inline int pz_gemm_wide_halves(int rows, pz_accum accum, int64_t groups) {
+    return accum == PZ_ACCUM_FIXED && rows == 128 && groups == 1 ? 2 : 1;
 }
 
 /* Wide: rings of w and x, 64 k a slot; sums take their place. */

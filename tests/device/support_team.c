@@ -201,10 +201,10 @@ static void put_bits(const stage *s, const collective *c, int r) {
         if (isnan(c->part[r][i])) at[i] = i % 2 || i / s->cols % 2 ? 0xffff : 0x7fc0;
 }
 
-void team_check_payloads(int ranks, pz_dtype x, int m, int flags) {
+void team_check_payloads(int ranks, pz_dtype x, int m, int cols, int flags) {
     uint64_t seed = (uint64_t)(ranks * 100 + m);
     team *t = team_open(ranks, 20000, flags);
-    stage *s = stage_new(t, m, 320);
+    stage *s = stage_new(t, m, cols);
     for (int i = 0; i < 2; i++) {
         collective *c = &s->c[s->n++];
         *c = (collective){.op = i ? PZ_OP_ALL_REDUCE : PZ_OP_FUSED_ALLREDUCE_RMSNORM, .x = x, .out = x, .fill = !i};

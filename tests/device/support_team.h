@@ -71,7 +71,7 @@ void team_run_twice(team *t, stage *const *stages, int n);
 /* ---- whole tests ---- */
 void team_check_values(int ranks, int cols, const int *rows, int n, int flags);
 /* Partial sums of strange values. */
-void team_check_payloads(int ranks, pz_dtype x, int m, int flags);
+void team_check_payloads(int ranks, pz_dtype x, int m, int cols, int flags);
 /* Fills without bytes: what they should have zeroed stays poisoned, which the checks of the others would see. */
 void team_check_without_fill(int flags);
 /* The last rank never launches: the others end within the time-out, and later runs are refused at once. */

@@ -20,6 +20,10 @@ static void test_wide_rows(void **state) {
     team_check_values(4, 7168, rows, lab_small() ? 2 : 3, 0);
     team_check_values(2, 16384, rows, 2, 0);
     team_check_values(3, 1000, rows, 3, 0);
+    team_check_values(2, 7176, rows, lab_small() ? 2 : 3, 0); /* a warp of a cluster is beyond the row */
+    if (lab_small()) return;
+    static const int full[] = {MOST_ROWS};
+    team_check_values(2, 16384, full, 1, 0); /* four vectors a thread */
 }
 
 /* Workspaces that move, to the address that they had or to another one, under graphs that are replayed afterwards. */
@@ -84,7 +88,12 @@ static void test_payloads(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= (lab_small() ? 2 : 4); ranks++)
         for (int i = 0; i < 4; i++)
-            team_check_payloads(ranks, i % 2 ? PZ_DT_BF16 : PZ_DT_F32, i / 2 ? 24 : SWITCH + 10, 0);
+            team_check_payloads(ranks, i % 2 ? PZ_DT_BF16 : PZ_DT_F32, i / 2 ? 24 : SWITCH + 10, 320, 0);
+    /* rows that one pass cannot finish: on clusters of blocks, and several on a block */
+    team_check_payloads(2, PZ_DT_BF16, 3, 7168, 0);
+    if (lab_small()) return;
+    team_check_payloads(2, PZ_DT_BF16, 24, 7168, 0);
+    team_check_payloads(2, PZ_DT_F32, 300, 320, 0);
 }
 
 /* ---- replays ---- */

@@ -44,7 +44,7 @@ static void test_nccl_payloads(void **state) {
     (void)state;
     int most = most_ranks();
     for (int ranks = 2; ranks <= most; ranks += ranks < 4 ? 1 : 4)
-        for (int i = 0; i < 2; i++) team_check_payloads(ranks, i ? PZ_DT_BF16 : PZ_DT_F32, 24, TEAM_NCCL);
+        for (int i = 0; i < 2; i++) team_check_payloads(ranks, i ? PZ_DT_BF16 : PZ_DT_F32, 24, 320, TEAM_NCCL);
 }
 
 static void test_nccl_without_the_fill(void **state) {

@@ -38,10 +38,5 @@ __device__ __forceinline__ void pz_bulk_load(uint32_t dst, const CUtensorMap *ma
         "l"(map), "r"(bar), "r"(k), "r"(row)
         : "memory");
 }
-/* The same box to L2. */
-__device__ __forceinline__ void pz_bulk_prefetch(const CUtensorMap *map, int k, int row) {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(k), "r"(row)
-                 : "memory");
-}
 
 #endif

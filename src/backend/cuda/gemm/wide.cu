@@ -4,9 +4,9 @@
  *
  * A block has tile_n / 64 columns of warpgroups by `warps` of them that share the block's part of K unit by unit
  * (pz_gemm_unit), and one warp that copies. Before the wait for the kernel that makes x it asks for as many weights as
- * the ring holds and has the others brought to L2; after it a warpgroup that has nothing else to do asks for x. The
- * threads have no more registers, and the rings no more shared memory, than leaves room for a block of the kernels
- * before and after. */
+ * the ring holds; weights brought to L2 ahead of their copies would pass through it twice. After the wait a warpgroup
+ * that has nothing else to do asks for x. The threads have no more registers, and the rings no more shared memory, than
+ * leaves room for a block of the kernels before and after. */
 #include "backend/cuda/gemm/bulk.cuh"
 #include "backend/cuda/gemm/output.cuh"
 #include "backend/cuda/gemm/round.h"
@@ -21,7 +21,7 @@ enum { CHUNK = PZ_GEMM_CHUNK, BLOCK = 64, BLOCKS = CHUNK / BLOCK, ROWS = 64, BAR
 struct wide_params {
     CUtensorMap w, x;
     pz_gemm_output out;
-    int columns, shares, depth;
+    int columns, shares, halves, depth;       /* halves: warpgroups that have N rows each of a tile */
     int chunks, unit;                         /* of K; chunks of a unit */
     int part, longer;                         /* units of a part, and how many parts have one more */
     int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
@@ -51,8 +51,8 @@ template <int N> __device__ __forceinline__ work find_work(const wide_params &p)
     w.tile.index = blockIdx.z * gridDim.x + tile;
     w.tile.col0 = tile * width;
     w.tile.cols = min(width, p.out.n - w.tile.col0);
-    w.tile.row0 = blockIdx.z * N;
-    w.tile.rows = min(N, p.out.m - w.tile.row0);
+    w.tile.row0 = blockIdx.z * N * p.halves;
+    w.tile.rows = min(N * p.halves, p.out.m - w.tile.row0);
     w.chunk0 = p.unit * (part * p.part + min(part, p.longer));
     w.units = p.part + (part < p.longer);
     w.n = min(p.unit * w.units, p.chunks - w.chunk0);
@@ -96,7 +96,6 @@ struct loader {
         if (ahead && lw.next >= ahead) pz_barrier_wait(at(&h->w_full[lw.next - ahead]), 0);
         lw.load();
     }
-    for (int i = lw.next; i < n; i++) pz_bulk_prefetch(&p.w, lw.k + i * BLOCK, lw.row);
     lx.next = min(p.x_stages, n);
     pz_wait();
     for (int c = 0; lw.next < n || lx.next < n; c++) {
@@ -112,7 +111,8 @@ struct consumer {
     shared_head *h;
     uint32_t w, x; /* slot 0 */
     int w_slot, x_slot;
-    int running; /* the chunk whose products may still run; -1: none */
+    int running;        /* the chunk whose products may still run; -1: none */
+    const float *x_inv; /* of its rows */
     float w_inv[2], x_norm;
     bool publishes; /* x_norm, which it has asked for */
 };
@@ -127,7 +127,7 @@ template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], u
     for (int k = 0; k < BLOCK; k += 16) pz_wgmma<N>(acc, pz_wgmma_tile(w, k), pz_wgmma_tile(x, k), add || k);
 }
 
-/* Every third value is rounded by additions: the conversions of the others take as long as all instructions. */
+/* Every second value is rounded by additions: conversions alone would take longer than all of these instructions. */
 template <int N>
 __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], const float *x_inv,
                                            const float (&w_inv)[2]) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], 
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const float v = acc[4 * j + e] * (e & 1 ? inv.y : inv.x), other = w_inv[e >> 1];
-            sum[4 * j + e] += (4 * j + e) % 3 == 2 ? pz_round_scaled(v, other) : __float2int_rn(v * other);
+            sum[4 * j + e] += (e & 1) ? pz_round_scaled(v, other) : __float2int_rn(v * other);
         }
     }
 }
@@ -158,9 +158,10 @@ __device__ __forceinline__ void round_unit(int *sum, const float (&acc)[N / 2], 
     if ((threadIdx.x & 31) == 0) pz_barrier_arrive(at(&c.h->done[i % (BARRIERS / BLOCKS)]));
 }
 
-/* Asks for the products of chunk i. */
+/* Asks for the products of chunk i, and waits for those of the chunk before, whose slots are filled again while these
+ * run. */
 template <int N>
-__device__ __forceinline__ void ask(const wide_params &p, consumer &c, int i, bool add, float (&acc)[N / 2]) {
+__device__ __forceinline__ void take_chunk(const wide_params &p, consumer &c, int i, bool add, float (&acc)[N / 2]) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
         const unsigned block = BLOCKS * i + b;
@@ -172,13 +173,15 @@ __device__ __forceinline__ void ask(const wide_params &p, consumer &c, int i, bo
         c.x_slot = wrap(c.x_slot + 1, p.x_stages);
     }
     pz_wgmma_commit();
-}
-/* After chunk `asked` (-1: none): until at most Pending chunks run. Those of the chunk before are known then, and its
- * slots are filled again while the last one's run. */
-template <int Pending> __device__ __forceinline__ void await(consumer &c, int asked) {
-    pz_wgmma_wait<Pending>();
+    pz_wgmma_wait<1>();
     if (c.running >= 0) release(c, c.running);
-    c.running = asked;
+    c.running = i;
+}
+/* Waits for all products. */
+[[maybe_unused]] __device__ __forceinline__ void finish_chunks(consumer &c) {
+    pz_wgmma_wait<0>();
+    if (c.running >= 0) release(c, c.running);
+    c.running = -1;
 }
 /* To the next unit of this group. */
 [[maybe_unused]] __device__ __forceinline__ void skip(const wide_params &p, consumer &c) {
@@ -194,10 +197,9 @@ __device__ __forceinline__ void consume_units(const wide_params &p, const work &
     const int between = p.unit * (p.shares - 1);
     int i = p.unit * share;
     const auto next = [&](bool add) {
-        ask<N>(p, c, i, add, acc);
-        await<1>(c, i);
+        take_chunk<N>(p, c, i, add, acc);
         if ((++i & (p.unit - 1)) == 0) {
-            if (p.shares > 1) await<0>(c, -1);
+            if (p.shares > 1) finish_chunks(c);
             i += between;
             skip(p, c);
         }
@@ -209,54 +211,23 @@ __device__ __forceinline__ void consume_units(const wide_params &p, const work &
     }
     next(false);
     while (i < w.n) next(true);
-    await<0>(c, -1);
+    finish_chunks(c);
 }
 
-/* fixed: each unit is rounded and added to `sum`. Of two accumulators, where registers allow them, one is rounded while
- * products go to the other; not where others share the part, as a slot would be held between two units, and they
- * multiply meanwhile. */
-template <int N, int Accs>
+/* fixed: each unit is rounded and added to `sum`. */
+template <int N>
 __device__ __forceinline__ void consume_units(const wide_params &p, const work &w, consumer &c, int share,
-                                              float (&acc)[Accs][N / 2], int (&sum)[N / 2]) {
-    int j = share;
-    const auto round = [&](const float(&of)[N / 2]) {
-        share_norms(c);
-        round_unit<N>(sum, of, c.h->x_inv, c.w_inv);
-    };
-    const auto rest = [&](float(&to)[N / 2]) {
+                                              float (&acc)[N / 2], int (&sum)[N / 2]) {
+    for (int j = share; j < w.units; j += p.shares) {
         const int first = p.unit * j, end = min(first + p.unit, w.n);
-        for (int i = first + 1; i < end; i++) {
-            ask<N>(p, c, i, true, to);
-            await<1>(c, i);
-        }
+        take_chunk<N>(p, c, first, false, acc);
+        for (int i = first + 1; i < end; i++) take_chunk<N>(p, c, i, true, acc);
         skip(p, c);
-        j += p.shares;
-    };
-    if constexpr (Accs == 2) {
-        while (p.shares == 1 && j + 1 < w.units) {
-            ask<N>(p, c, p.unit * j, false, acc[0]);
-            await<1>(c, p.unit * j);
-            rest(acc[0]);
-            ask<N>(p, c, p.unit * j, false, acc[1]);
-            await<1>(c, p.unit * j);
-            round(acc[0]);
-            rest(acc[1]);
-            await<0>(c, -1);
-            round(acc[1]);
-        }
-    }
-    while (j < w.units) {
-        ask<N>(p, c, p.unit * j, false, acc[0]);
-        await<1>(c, p.unit * j);
-        rest(acc[0]);
-        await<0>(c, -1);
-        round(acc[0]);
+        finish_chunks(c);
+        share_norms(c);
+        round_unit<N>(sum, acc, c.x_inv, c.w_inv);
     }
 }
-
-/* Accumulators of a thread, as registers allow. */
-template <int N, int Groups, bool Fixed>
-constexpr int ACCUMULATORS = Fixed && (N <= 32 || (N <= 64 && Groups < PZ_GEMM_MAX_GROUPS)) ? 2 : 1;
 
 /* A thread's elements of a product [row of x][row of w], as wgmma lays them out: N / 8 times two rows and the columns
  * 0 and 8, from `d` on; rows and cols are what the tile has from there. */
@@ -287,8 +258,8 @@ __device__ __forceinline__ void put_unshared(pz_destination d, int rows, int col
 /* The sums of the warpgroups that share a tile, added in their order and put out. */
 template <int N, typename Sum>
 __device__ __forceinline__ void put(const wide_params &p, const work &w, const pz_group &g, const Sum (&sum)[N / 2],
-                                    Sum *shared, int column, int share) {
-    const int row = 2 * (threadIdx.x & 3), width = ROWS * p.columns, pitch = width + 4,
+                                    Sum *shared, int half, int column, int share) {
+    const int row = half * N + 2 * (threadIdx.x & 3), width = ROWS * p.columns, pitch = width + 4,
               col = column * ROWS + 16 * ((threadIdx.x >> 5) & 3) + (threadIdx.x >> 2 & 7);
     pz_destination d = pz_output_destination<Sum>(p.out, w.tile);
     pz_output_ready(p.out, w.tile, g);
@@ -313,17 +284,17 @@ __device__ __forceinline__ void put(const wide_params &p, const work &w, const p
 
 template <int N, int Groups, typename Sum>
 __device__ __forceinline__ void consume(const wide_params &p, const work &w, shared_head *h, uint32_t ring, Sum *sums) {
-    const int groups = p.columns * p.shares, index = __shfl_sync(~0u, threadIdx.x / 128, 0), column = index % p.columns,
-              share = index / p.columns;
+    const int groups = p.columns * p.shares * p.halves, index = __shfl_sync(~0u, threadIdx.x / 128, 0),
+              half = index % p.halves, column = index / p.halves % p.columns, share = index / (p.halves * p.columns);
     const pz_group g = {(int)threadIdx.x, 128 * groups, 1};
     constexpr bool fixed = !((Sum)0.5f);
-    constexpr int ACCS = ACCUMULATORS<N, Groups, fixed>;
-    float acc[ACCS][N / 2];
+    float acc[N / 2];
     Sum sum[N / 2];
     consumer c;
     c.h = h, c.running = -1, c.publishes = false;
     c.w = ring + column * ROWS * BLOCK * 2;
-    c.x = ring + p.w_stages * p.w_bytes;
+    c.x = ring + p.w_stages * p.w_bytes + half * N * BLOCK * 2;
+    c.x_inv = h->x_inv + half * N;
     for (c.w_slot = BLOCKS * p.unit * share; c.w_slot >= p.w_stages;) c.w_slot -= p.w_stages;
     for (c.x_slot = BLOCKS * p.unit * share; c.x_slot >= p.x_stages;) c.x_slot -= p.x_stages;
 #pragma unroll
@@ -336,18 +307,18 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
     if (threadIdx.x == 0)
         for (loader lx = load_x(p, w, h, ring); lx.next < min(p.x_stages, BLOCKS * w.n);) lx.load();
     if constexpr (fixed) {
-        c.publishes = threadIdx.x < N;
+        c.publishes = (int)threadIdx.x < N * p.halves;
         if (c.publishes) c.x_norm = pz_load_f32(p.out.x_norm + w.tile.row0 + min((int)threadIdx.x, w.tile.rows - 1));
     }
     pz_output_begin(p.out, w.tile, g, &h->flag);
     if constexpr (fixed)
-        consume_units<N, ACCS>(p, w, c, share, acc, sum);
+        consume_units<N>(p, w, c, share, acc, sum);
     else
-        consume_units<N>(p, w, c, share, acc[0]);
+        consume_units<N>(p, w, c, share, acc);
     if constexpr (fixed)
-        put<N, Sum>(p, w, g, sum, sums, column, share);
+        put<N, Sum>(p, w, g, sum, sums, half, column, share);
     else
-        put<N, Sum>(p, w, g, acc[0], sums, column, share);
+        put<N, Sum>(p, w, g, acc, sums, half, column, share);
     pz_output_end<Sum>(p.out, w.tile, g, &h->flag);
 }
 
@@ -356,22 +327,22 @@ constexpr int registers(int groups) {
     return groups < PZ_GEMM_MAX_GROUPS ? 168 : 112;
 }
 
-/* N: rows of x in a tile. Groups: most warpgroups that multiply. */
+/* N: rows of x of a warpgroup. Groups: most warpgroups that multiply. */
 template <int N, int Groups, typename Sum>
 __global__ void __maxnreg__(registers(Groups)) wide(const __grid_constant__ wide_params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
     extern __shared__ __align__(1024) unsigned char smem[];
     shared_head *h = (shared_head *)(smem + p.w_stages * p.w_bytes + p.x_stages * p.x_bytes);
-    const int groups = p.columns * p.shares;
+    const int groups = p.columns * p.shares * p.halves;
     pz_trigger();
     if (threadIdx.x < BARRIERS) {
         pz_barrier_init(at(&h->w_full[threadIdx.x]), 1);
         pz_barrier_init(at(&h->x_full[threadIdx.x]), 1);
         if (threadIdx.x < BARRIERS / BLOCKS) /* warps of the share that has the chunk */
-            pz_barrier_init(at(&h->done[threadIdx.x]), 4 * p.columns);
+            pz_barrier_init(at(&h->done[threadIdx.x]), 4 * p.columns * p.halves);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     } else if ((int)threadIdx.x == 128 * groups) {
-        pz_barrier_init(at(&h->norms), N);
+        pz_barrier_init(at(&h->norms), N * p.halves);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         pz_bulk_prepare(&p.w);
         pz_bulk_prepare(&p.x);
@@ -392,9 +363,9 @@ template <typename Sum> wide_kernel choose(int rows, int groups) {
     if (rows == 8) return wide<8, 3, Sum>;
     if (rows == 16) return wide<16, 3, Sum>;
     if (rows == 32) return wide<32, 3, Sum>;
-    if (rows == 64) return groups < 3 ? wide<64, 2, Sum> : wide<64, 3, Sum>;
+    if (rows == 64) return wide<64, 3, Sum>;
     if constexpr (!(Sum)0.5f)
-        return wide<128, 2, Sum>; /* pz_gemm_wide_rows: three groups have 64 rows */
+        return wide<128, 2, Sum>; /* pz_gemm_wide_rows: three groups have 64 rows in a tile */
     else
         return groups < 3 ? wide<128, 2, Sum> : wide<128, 3, Sum>;
 }
@@ -445,6 +416,7 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
         return pz_fail(err, PZ_E_INVAL, "wide gemm: split %d of K = %d: at most %d units of %d", c->split, a->k, units,
                        unit * CHUNK);
     p->columns = columns, p->shares = c->warps;
+    p->halves = pz_gemm_wide_halves(l->tile_m, a->accum, columns * c->warps);
     p->depth = c->depth < PZ_GEMM_MAX_RING ? c->depth : 0; /* no ring has as many */
     p->chunks = chunks, p->unit = unit, p->part = units / c->split, p->longer = units % c->split;
     pz_gemm_rings at;
@@ -480,10 +452,14 @@ extern "C" pz_status pz_gemm_wide_run(const pz_gemm_launch *l, pz_error *err) {
     PZ_TRY(geometry(l, &p, &smem, err));
     PZ_TRY(make_map(&p.w, a->w, a->ldw, a->n, a->k, l->config.tile_n, err));
     PZ_TRY(make_map(&p.x, a->x, a->ldx, a->m, a->k, l->tile_m, err));
-    const int groups = p.columns * p.shares;
-    wide_kernel kernel = a->accum == PZ_ACCUM_FIXED ? choose<int>(l->tile_m, groups) : choose<float>(l->tile_m, groups);
+    const int groups = p.columns * p.shares * p.halves, rows = l->tile_m / p.halves;
+    wide_kernel kernel = a->accum == PZ_ACCUM_FIXED ? choose<int>(rows, groups) : choose<float>(rows, groups);
     PZ_CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PZ_GEMM_SMEM),
                 err);
     dim3 grid(l->tiles_n, l->config.split, l->tiles_m), block(128 * groups + 32);
+    int units;
+    PZ_TRY(pz_cuda_attribute(cudaDevAttrMultiProcessorCount, &units, err));
+    /* beside a block of this GEMM there would be one of the next, before the norm that it waits for */
+    if ((int64_t)grid.x * grid.y * grid.z <= units && smem < PZ_GEMM_ALONE) smem = PZ_GEMM_ALONE;
     return pz_cuda_launch(kernel, grid, block, smem, (cudaStream_t)a->stream, a->dependent != 0, "gemm", err, p);
 }
