@@ -140,6 +140,7 @@ void suite_weight_norms(lab *l);
 void suite_fixed_repeat(lab *l);  /* same bits over 1000 runs */
 void suite_fixed_configs(lab *l); /* same bits in every geometry, family and strategy */
 void suite_fixed_batches(lab *l); /* same bits alone and in every batch up to 128 */
+void suite_fixed_sums(lab *l);    /* same bits where sums need more shared memory than x and w */
 void suite_fixed_edges(lab *l);   /* same bits with few slots, odd K, and on both sides of a longer unit */
 void suite_norm_random(lab *l);
 void suite_norm_special(lab *l);

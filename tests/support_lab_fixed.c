@@ -208,6 +208,26 @@ void suite_fixed_batches(lab *l) {
     }
 }
 
+/* Sums of warpgroups that need more shared memory than the copies of x and w: barriers that they had overwritten came
+ * back in one launch of a hundred. A block has one unit of K, so that all warpgroups but one have none. */
+void suite_fixed_sums(lab *l) {
+    int runs = l->small ? 2 : 500, k = l->small ? 896 : 7168;
+    for (int m = 64; m <= 128; m *= 2) {
+        gemm_spec s = {.m = m, .n = l->small ? 40 : 256, .k = k, .seed = 300};
+        gemm_problem p;
+        gemm_problem_open(&p, l, &s);
+        uint8_t *base = base_of(&p);
+        for (int warps = 2; warps <= 3 && takes(&p, PZ_GEMM_WIDE); warps++) {
+            gemm_variant v = {PZ_ACCUM_FIXED, PZ_ZERO_PREZERO, {64, k / 128, PZ_GEMM_WIDE, warps, 0, 0}};
+            int taken = 0;
+            for (int r = 0; r < runs && l->faults == 0; r++) taken += same_bits(&p, &v, base, 0, m);
+            if (taken < runs) lab_fault(l, "m %d, %d warpgroups: only %d runs were taken", m, warps, taken);
+        }
+        l->release(l, base);
+        gemm_problem_close(&p);
+    }
+}
+
 /* ---- edges ---- */
 enum { MOST_COLUMNS = 1 << 24 };
 

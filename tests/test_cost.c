@@ -127,9 +127,11 @@ static const char *ring_fault(const pz_gemm_config *c, int tile_m, const pz_gemm
     int64_t blocks = 2 * (part < chunks ? part : chunks), sums = (int64_t)c->warps * tile_m * (c->tile_n + 4) * 4;
     if (r->w_bytes != c->tile_n * 128 || r->x_bytes != tile_m * 128) return "a slot is not 64 k of a tile";
     if (r->smem > 231040) return "more shared memory than there is";
-    if (r->smem < 1280 + (int64_t)r->w_slots * r->w_bytes + (int64_t)r->x_slots * r->x_bytes)
-        return "rings are longer than the memory that is asked for";
-    if (c->warps > 1 && r->smem < 1280 + sums) return "sums are longer than the memory that is asked for";
+    if (r->smem < 1280 + r->head) return "the barriers end behind the memory that is asked for";
+    if (r->head < (int64_t)r->w_slots * r->w_bytes + (int64_t)r->x_slots * r->x_bytes)
+        return "rings reach into the barriers";
+    if (c->warps > 1 && r->head < sums) return "sums reach into the barriers";
+    if (r->head % 8) return "barriers are not aligned";
     if (r->x_slots > r->w_slots || r->w_slots > blocks) return "slots that nothing comes to";
     /* who holds a chunk waits for the next one */
     if (r->x_slots < blocks && r->x_slots < 4) return "a warpgroup waits for a slot that it holds";

@@ -25,9 +25,9 @@
     X(TRUNCATES, "e")          /* FIXED cuts off in place of rounding */                       \
     X(BF16_PARTIALS, "r")      /* f32 adds chunks that were rounded to bf16 */                 \
     X(CONFIG_DEPENDENT, "c")   /* chunks of 64 where K is split */                             \
-    X(WIDE_SPLIT, "c")         /* the same of WIDE alone */                                    \
-    X(WIDE_ROUNDS, "rfcb")     /* FIXED of WIDE adds chunks that were rounded to bf16 */       \
-    X(WIDE_ORDER, "fcb")       /* WIDE multiplies in another order of k */                     \
+    X(WIDE_SPLIT, "cp")        /* the same of WIDE alone */                                    \
+    X(WIDE_ROUNDS, "rfcbp")    /* FIXED of WIDE adds chunks that were rounded to bf16 */       \
+    X(WIDE_ORDER, "fcbp")      /* WIDE multiplies in another order of k */                     \
     X(GROUP_ORDER, "fcb")      /* so does GROUP */                                             \
     X(DEFAULT_ORDER, "fcb")    /* and DEFAULT */                                               \
     X(GROUP_UNIT, "u")         /* GROUP has units of one chunk at every shape */               \
@@ -353,14 +353,12 @@ static const struct {
     char name;
     bool norm;
     void (*run)(lab *l);
-} suites[] = {{'r', false, suite_gemm_random},   {'e', false, suite_gemm_exact},
-              {'x', false, suite_gemm_special},  {'a', false, suite_gemm_arguments},
-              {'m', false, suite_gemm_extremes}, {'w', false, suite_weight_norms},
-              {'f', false, suite_fixed_repeat},  {'c', false, suite_fixed_configs},
-              {'b', false, suite_fixed_batches}, {'u', false, suite_fixed_edges},
-              {'n', true, suite_norm_random},    {'s', true, suite_norm_special},
-              {'a', true, suite_norm_arguments}, {'k', true, replays},
-              {'o', true, other_chains},         {'z', true, suite_chain_control}};
+} suites[] = {{'r', false, suite_gemm_random},    {'e', false, suite_gemm_exact},    {'x', false, suite_gemm_special},
+              {'a', false, suite_gemm_arguments}, {'m', false, suite_gemm_extremes}, {'w', false, suite_weight_norms},
+              {'f', false, suite_fixed_repeat},   {'c', false, suite_fixed_configs}, {'b', false, suite_fixed_batches},
+              {'u', false, suite_fixed_edges},    {'p', false, suite_fixed_sums},    {'n', true, suite_norm_random},
+              {'s', true, suite_norm_special},    {'a', true, suite_norm_arguments}, {'k', true, replays},
+              {'o', true, other_chains},          {'z', true, suite_chain_control}};
 
 static lab fake_lab(void) {
     lab l;

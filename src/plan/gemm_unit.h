@@ -86,10 +86,11 @@ static inline int pz_gemm_wide_halves(int rows, pz_accum accum, int64_t groups) 
     return accum == PZ_ACCUM_FIXED && rows == 128 && groups == 1 ? 2 : 1;
 }
 
-/* Wide: rings of w and x, 64 k a slot; sums take their place. */
+/* Wide: rings of w and x, 64 k a slot; sums take their place. What lies behind both, the barriers among it, is never
+ * overwritten: the hardware that counts their arrivals may write them back at any time. */
 typedef struct pz_gemm_rings {
     int w_slots, x_slots, w_bytes, x_bytes; /* bytes of one slot */
-    int64_t smem;
+    int64_t head, smem;                     /* where the barriers begin, and where all ends */
 } pz_gemm_rings;
 
 /* Of a launch with `rows` rows of x in a tile. As many slots as the longest part of K has blocks if they fit, else
@@ -108,7 +109,8 @@ static inline bool pz_gemm_lay_out_rings(const pz_gemm_config *c, int rows, int6
     r->x_slots = (int)pz_min64(most, room / (r->w_bytes + r->x_bytes));
     r->w_slots = (int)pz_min64(most, (room - r->x_slots * r->x_bytes) / r->w_bytes);
     int64_t rings = r->w_slots * r->w_bytes + r->x_slots * r->x_bytes;
-    r->smem = (rings > sums ? rings : sums) + PZ_GEMM_WIDE_HEAD;
+    r->head = rings > sums ? rings : sums;
+    r->smem = r->head + PZ_GEMM_WIDE_HEAD;
     return r->x_slots >= hold && sums <= room;
 }
 

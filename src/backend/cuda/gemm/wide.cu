@@ -26,6 +26,7 @@ struct wide_params {
     int part, longer;                         /* units of a part, and how many parts have one more */
     int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
     int w_skip, x_skip;                       /* slots between a group's unit and its next */
+    int head;                                 /* bytes of shared memory before shared_head */
 };
 
 struct shared_head {
@@ -332,7 +333,7 @@ template <int N, int Groups, typename Sum>
 __global__ void __maxnreg__(registers(Groups)) wide(const __grid_constant__ wide_params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
     extern __shared__ __align__(1024) unsigned char smem[];
-    shared_head *h = (shared_head *)(smem + p.w_stages * p.w_bytes + p.x_stages * p.x_bytes);
+    shared_head *h = (shared_head *)(smem + p.head);
     const int groups = p.columns * p.shares * p.halves;
     pz_trigger();
     if (threadIdx.x < BARRIERS) {
@@ -427,6 +428,7 @@ pz_status geometry(const pz_gemm_launch *l, wide_params *p, size_t *smem, pz_err
     const int between = unit * (p->shares - 1);
     p->w_skip = BLOCKS * between % p->w_stages, p->x_skip = BLOCKS * between % p->x_stages;
     p->out = l->out;
+    p->head = (int)at.head;
     *smem = (size_t)at.smem;
     return PZ_OK;
 }
