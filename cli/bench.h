@@ -63,15 +63,18 @@ char *bench_html(const bench_gemm *b);   /* free with free; NULL: out of memory 
 
 /* ---- norms ---- */
 /* What is measured at every batch: label, rider, late, serial, x_norm, gemm. */
-#define BENCH_NORM_TABLE(X)                        \
-    X("alone, serial", 0, 0, 1, 0, 0)              \
-    X("alone", 0, 0, 0, 0, 0)                      \
-    X("with x_norm", 0, 0, 0, 1, 0)                \
-    X("rider, dependents at once", 1, 0, 0, 0, 0)  \
-    X("rider, dependents after it", 1, 1, 0, 0, 0) \
-    X("rider, serial", 1, 0, 1, 0, 0)              \
-    X("norm + GEMM", 0, 0, 0, 1, 1)                \
-    X("norm + GEMM, rider", 1, 0, 0, 1, 1)
+#define BENCH_NORM_TABLE(X)                             \
+    X("alone, serial", 0, 0, 1, 0, 0, 0)                \
+    X("alone", 0, 0, 0, 0, 0, 0)                        \
+    X("with x_norm", 0, 0, 0, 1, 0, 0)                  \
+    X("rider, dependents at once", 1, 0, 0, 0, 0, 0)    \
+    X("rider, dependents after it", 1, 1, 0, 0, 0, 0)   \
+    X("rider, the same memory", 1, 0, 0, 0, 0, 1)       \
+    X("rider, serial", 1, 0, 1, 0, 0, 0)                \
+    X("norm + GEMM", 0, 0, 0, 1, 1, 0)                  \
+    X("norm + GEMM, rider", 1, 0, 0, 1, 1, 0)           \
+    X("norm + GEMM, the same memory", 0, 0, 0, 1, 1, 1) \
+    X("norm + GEMM, rider, the same", 1, 0, 0, 1, 1, 1)
 #define BENCH_NORM_COUNT(...) +1
 enum { BENCH_NORMS = 0 BENCH_NORM_TABLE(BENCH_NORM_COUNT) };
 extern const char *const bench_norm_names[BENCH_NORMS];

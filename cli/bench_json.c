@@ -108,9 +108,9 @@ json_t *bench_json(const bench_gemm *b) {
 
 static json_t *norm_case_json(const bench_norm *b, int batch, int i) {
     const pz_measure_norm_case *c = &b->cases[batch * BENCH_NORMS + i];
-    json_t *v = json_pack("{s:i, s:s, s:I, s:b, s:b, s:b, s:b}", "m", b->batches.at[batch], "name", bench_norm_names[i],
-                          "zero_bytes", (json_int_t)c->zero_bytes, "late", c->late, "serial", c->serial, "x_norm",
-                          c->x_norm, "gemm", c->gemm);
+    json_t *v = json_pack("{s:i, s:s, s:I, s:b, s:b, s:b, s:b, s:b}", "m", b->batches.at[batch], "name",
+                          bench_norm_names[i], "zero_bytes", (json_int_t)c->zero_bytes, "late", c->late, "serial",
+                          c->serial, "x_norm", c->x_norm, "gemm", c->gemm, "shared", c->shared);
     if (c->status == PZ_OK) {
         json_object_set_new(v, "norm", bench_times_json(&c->norm, true));
         json_object_set_new(v, "added", bench_times_json(&c->added, true));

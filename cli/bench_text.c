@@ -202,15 +202,20 @@ void bench_text_sums(FILE *f, const bench_gemm *b) {
 
 /* ---- norms ---- */
 const char *const bench_norm_names[BENCH_NORMS] = {
-#define NAME(name, rider, is_late, is_serial, has_norm, has_gemm) name,
+#define NAME(name, rider, is_late, is_serial, has_norm, has_gemm, is_shared) name,
     BENCH_NORM_TABLE(NAME)
 #undef NAME
 };
 
 void bench_norm_cases(const bench_norm *b, int batch, pz_measure_norm_case *out) {
     static const pz_measure_norm_case cases[BENCH_NORMS] = {
-#define CASE(name, rider, is_late, is_serial, has_norm, has_gemm) \
-    {.zero_bytes = rider, .late = is_late, .serial = is_serial, .x_norm = has_norm, .gemm = has_gemm},
+#define CASE(name, rider, is_late, is_serial, has_norm, has_gemm, is_shared) \
+    {.zero_bytes = rider,                                                    \
+     .late = is_late,                                                        \
+     .serial = is_serial,                                                    \
+     .x_norm = has_norm,                                                     \
+     .gemm = has_gemm,                                                       \
+     .shared = is_shared},
         BENCH_NORM_TABLE(CASE)
 #undef CASE
     };
@@ -229,7 +234,8 @@ void bench_norm_text(FILE *f, const bench_norm *b) {
     bench_device_text(f, &b->device);
     fprintf(f,
             "us of one add + RMSNorm of %d columns in a captured chain, or of it and the GEMM (%d x %d) behind it, and "
-            "what that takes more than without rider and x_norm; median [95 %% interval]%s\nrider: %d bytes a row\n",
+            "what that takes more than without rider and x_norm; median [95 %% interval]%s\nrider: %d bytes a row, of "
+            "memory of its own in each link, or of the same\n",
             b->hidden, b->gemm_n, b->hidden, b->quick ? " (quick: 3 samples, the whole range)" : "", b->rider);
     for (int m = 0; m < b->batches.n; m++) {
         fprintf(f, "\nm %d, rider of %zu bytes\n", b->batches.at[m],

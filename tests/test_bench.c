@@ -315,7 +315,7 @@ static void test_norms(void **state) {
             c->norm = times(c->gemm ? 12 : 3);
             c->added = times(c->gemm ? 0.5 : 0.25);
         }
-        assert_true(riders == 4 && late == 1 && serial == 2 && gemms == 2 && both == 1);
+        assert_true(riders == 6 && late == 1 && serial == 2 && gemms == 4 && both == 2);
     }
     cases[2].status = PZ_E_VERIFY;
     snprintf(cases[2].message, sizeof cases[2].message, "a rider left something");
@@ -340,7 +340,8 @@ static void test_norms(void **state) {
     assert_int_equal(json_array_size(list), 2 * BENCH_NORMS);
     assert_true(json_is_false(json_object_get(json_array_get(list, 0), "gemm")));
     assert_true(json_is_true(json_object_get(pair, "gemm")));
-    assert_string_equal(json_string_value(json_object_get(pair, "name")), "norm + GEMM, rider");
+    assert_true(json_is_true(json_object_get(pair, "shared")));
+    assert_string_equal(json_string_value(json_object_get(pair, "name")), "norm + GEMM, rider, the same");
     assert_int_equal(json_integer_value(json_object_get(pair, "zero_bytes")), 16016);
     assert_true(json_real_value(json_object_get(json_object_get(pair, "added"), "us")) == 0.5);
     json_decref(v);

@@ -504,11 +504,14 @@ static void test_memory(void **state) {
 /* ---- norms ---- */
 static void test_norms(void **state) {
     (void)state;
-    enum { ALONE, SERIAL, RIDER, N };
-    pz_measure_norm_case c[N] = {[SERIAL] = {.serial = 1}, [RIDER] = {.zero_bytes = 4096, .late = 1}};
+    enum { ALONE, SERIAL, RIDER, SHARED, N };
+    pz_measure_norm_case c[N] = {[SERIAL] = {.serial = 1},
+                                 [RIDER] = {.zero_bytes = 4096, .late = 1},
+                                 [SHARED] = {.zero_bytes = 4096, .shared = 1}};
     pz_measure_norm_spec s = {.size = sizeof s, .m = 2, .hidden = 64, .copies = LINKS, .rounds = ROUNDS};
     s.sample_us = 50;
-    const double alone = 2.5 + 0.5 / LINKS, expected[N] = {alone, 3, alone + 0.125}, added[N] = {0, 0, 0.125};
+    const double alone = 2.5 + 0.5 / LINKS, expected[N] = {alone, 3, alone + 0.125, alone + 0.125},
+                 added[N] = {0, 0, 0.125, 0.125};
     assert_ok(pz_cuda_measure_norm(&s, c, N, NULL, NULL, &err), &err);
     for (int i = 0; i < N; i++) {
         if (c[i].status != PZ_OK) fail_msg("%s", c[i].message);
@@ -524,6 +527,7 @@ static void test_norms(void **state) {
         *faults[i].fault = true;
         assert_ok(pz_cuda_measure_norm(&s, c, N, NULL, NULL, &err), &err);
         assert_int_equal(c[RIDER].status, PZ_E_VERIFY);
+        assert_int_equal(c[SHARED].status, PZ_E_VERIFY);
         assert_contains(c[RIDER].message, "rider of 4096 bytes");
         assert_int_equal(c[RIDER].norm.n, 0);
         assert_int_equal(c[ALONE].status, PZ_OK);
@@ -533,7 +537,7 @@ static void test_norms(void **state) {
 
 /* ---- norms with a GEMM behind them ---- */
 enum { PAIR_M = 3, PAIR_N = 64, PAIR_K = 1024, PAIR_OUTPUT = PAIR_M * PAIR_N * 4, PAIR_RIDER = 4096 };
-enum { PAIR, PAIR_EXACT, PAIR_LARGE, PAIR_SERIAL, PAIR_NORM, PAIRS };
+enum { PAIR, PAIR_EXACT, PAIR_LARGE, PAIR_SERIAL, PAIR_SHARED, PAIR_RIDER_SHARED, PAIR_NORM, PAIRS };
 
 static pz_status measure_pairs(pz_measure_norm_case *c, int k) {
     static const pz_measure_norm_case cases[PAIRS] = {
@@ -541,6 +545,8 @@ static pz_status measure_pairs(pz_measure_norm_case *c, int k) {
         [PAIR_EXACT] = {.gemm = 1, .zero_bytes = PAIR_OUTPUT},
         [PAIR_LARGE] = {.gemm = 1, .zero_bytes = PAIR_RIDER},
         [PAIR_SERIAL] = {.gemm = 1, .zero_bytes = PAIR_RIDER, .serial = 1},
+        [PAIR_SHARED] = {.gemm = 1, .shared = 1},
+        [PAIR_RIDER_SHARED] = {.gemm = 1, .zero_bytes = PAIR_RIDER, .shared = 1},
         [PAIR_NORM] = {.zero_bytes = PAIR_RIDER}};
     pz_measure_norm_spec s = {
         .size = sizeof s, .m = PAIR_M, .hidden = k, .gemm_n = PAIR_N, .copies = LINKS, .rounds = ROUNDS};
@@ -557,7 +563,8 @@ static void test_norm_pairs(void **state) {
     (void)state;
     pz_measure_norm_case c[PAIRS];
     const double norm = 2.5 + 0.5 / LINKS, pair = norm + 5.25, rider = 0.125;
-    const double expected[PAIRS] = {pair, pair + rider, pair + rider, 3 + 5.25 + rider, norm + rider};
+    const double expected[PAIRS] = {pair, pair + rider, pair + rider, 3 + 5.25 + rider,
+                                    pair, pair + rider, norm + rider};
     assert_ok(measure_pairs(c, PAIR_K), &err);
     for (int i = 0; i < PAIRS; i++) {
         if (c[i].status != PZ_OK) fail_msg("%d: %s", i, c[i].message);
@@ -565,7 +572,7 @@ static void test_norm_pairs(void **state) {
         assert_int_equal(c[i].added.n, ROUNDS);
         for (int r = 0; r < ROUNDS; r++) {
             assert_true(fabs(c[i].norm.samples[r] - expected[i]) < 1e-3);
-            assert_true(fabs(c[i].added.samples[r] - (i == PAIR ? 0 : rider)) < 1e-3);
+            assert_true(fabs(c[i].added.samples[r] - (i == PAIR || i == PAIR_SHARED ? 0 : rider)) < 1e-3);
         }
     }
 }
@@ -592,6 +599,7 @@ static void test_norm_pairs_wrong(void **state) {
         expect_bad_pair(&c[PAIR_EXACT], faults[i].exact);
         expect_bad_pair(&c[PAIR_LARGE], faults[i].large);
         expect_bad_pair(&c[PAIR_SERIAL], faults[i].large);
+        expect_bad_pair(&c[PAIR_RIDER_SHARED], faults[i].large);
         assert_int_equal(c[PAIR].status, PZ_OK);
         *faults[i].fault = false;
     }

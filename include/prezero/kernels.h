@@ -266,6 +266,8 @@ typedef struct pz_measure_norm_case {
     int late;          /* as in pz_norm_args */
     int serial;        /* as in pz_measure_case */
     int x_norm;        /* 1: written; with gemm it always is */
+    int shared;        /* 1: all links zero the same memory, as all layers of a plan do, and the GEMMs without a rider
+                          add into it; 0: each its own, which the L2 cache has to write out */
     int gemm;          /* 1: a GEMM follows. Its output is the first that the rider zeroes; without a rider it adds into
                           what it added before, which takes as long, and its sums are not checked */
 
@@ -274,7 +276,8 @@ typedef struct pz_measure_norm_case {
                          no multiple of 16; E_NOMEM: the GEMM's memory */
     char message[200];
     pz_measure_times norm;  /* us of one norm, or of norm and GEMM */
-    pz_measure_times added; /* minus the same of the same `serial` and `gemm` without rider, late and x_norm */
+    pz_measure_times added; /* minus the same of the same `serial`, `gemm` and, with a GEMM, `shared`, without rider,
+                               late and x_norm */
 } pz_measure_norm_case;
 
 PZ_API pz_status pz_measure_norm(const pz_measure_norm_spec *spec, pz_measure_norm_case *cases, int n_cases,

@@ -28,7 +28,7 @@ typedef struct norms {
     pz_error no_gemm;
 } norms;
 
-/* One chain: of a case, or the plain one of cases with the same `serial` and `gemm`. */
+/* One chain: of a case, or the plain one of the cases that are compared with it. */
 typedef struct runner {
     norms *n;
     pz_measure_norm_case *c;
@@ -38,15 +38,29 @@ typedef struct runner {
 
 typedef struct race {
     norms n;
-    runner *runners; /* [cases], then the plain ones: gemm * 2 + serial */
+    runner *runners; /* [cases], then the plain ones: plain_kind */
     int n_cases, n_runners, *order;
     bool gemm; /* some case has one */
 } race;
 
+static int plain_kind(const pz_measure_norm_case *c) {
+    return (c->serial != 0) + (c->gemm ? 2 + 2 * (c->shared != 0) : 0);
+}
+
+/* How many places the links of a case zero, and the GEMM behind them. */
+static int count_targets(const norms *n, const pz_measure_norm_case *c) {
+    return c->shared ? 1 : c->gemm ? n->spec->copies : n->targets;
+}
+static pz_follower follower_of(const norms *n, const pz_measure_norm_case *c) {
+    pz_follower f = n->follower;
+    if (c->shared) f.y_stride = 0;
+    return f;
+}
+
 /* What the rider of a link zeroes first: in front of a GEMM, its output. */
 static unsigned char *target(const norms *n, const pz_measure_norm_case *c, int link) {
-    if (c->gemm) return n->follower.y + (size_t)link * n->follower.y_stride;
-    return n->zero + (size_t)(link % n->targets) * n->zero_stride;
+    size_t at = (size_t)(link % count_targets(n, c));
+    return c->gemm ? n->follower.y + at * n->follower.y_stride : n->zero + at * n->zero_stride;
 }
 
 static pz_status run_link(void *ctx, int link, pz_error *err) {
@@ -70,7 +84,9 @@ static pz_status run_link(void *ctx, int link, pz_error *err) {
                       .dependent = !u->c->serial && link > 0,
                       .stream = n->lab.stream};
     PZ_TRY(pz_cuda_rms_norm(&a, err));
-    return u->c->gemm ? pz_follower_run(&n->follower, link, n->y, n->x_norm, !u->c->serial, err) : PZ_OK;
+    if (!u->c->gemm) return PZ_OK;
+    const pz_follower f = follower_of(n, u->c);
+    return pz_follower_run(&f, link, n->y, n->x_norm, !u->c->serial, err);
 }
 
 static pz_status alloc_data(norms *n, size_t zero_bytes, pz_error *err) {
@@ -126,7 +142,7 @@ static pz_status check_rider(runner *u, pz_error *err) {
     const bool gemm = u->c->gemm;
     unsigned char *zero = target(n, u->c, 0);
     size_t bytes = u->c->zero_bytes, stride = gemm ? n->follower.y_stride : n->zero_stride;
-    size_t targets = (size_t)(gemm ? s->copies : n->targets);
+    size_t targets = (size_t)count_targets(n, u->c);
     size_t sums = gemm ? (size_t)s->m * (size_t)s->gemm_n * 4 : 0;
     unsigned long long dirty = 0, harmed = 0;
     if (bytes == 0) return PZ_OK;
@@ -137,7 +153,9 @@ static pz_status check_rider(runner *u, pz_error *err) {
     if (dirty || harmed)
         return pz_fail(err, PZ_E_VERIFY, "a rider of %zu bytes left %llu words that are not zero and wrote %llu behind",
                        bytes, dirty, harmed);
-    return gemm ? pz_follower_check(&n->follower, s->copies - 1, n->y, n->x_norm, err) : PZ_OK;
+    if (!gemm) return PZ_OK;
+    const pz_follower f = follower_of(n, u->c);
+    return pz_follower_check(&f, s->copies - 1, n->y, n->x_norm, err);
 }
 
 /* That the GEMM of a case can be run, and its rider is large enough for it. */
@@ -179,7 +197,7 @@ static pz_status set_up(race *r, const pz_measure_norm_spec *spec, pz_measure_no
     PZ_TRY(pz_lab_open(&r->n.lab, spec->device, err));
     PZ_TRY(alloc_data(&r->n, most, err));
     if (r->gemm) r->n.no_gemm.code = open_gemm(&r->n, &r->n.no_gemm);
-    r->n_runners = r->n_cases + (r->gemm ? 4 : 2);
+    r->n_runners = r->n_cases + (r->gemm ? 6 : 2);
     r->runners = pz_calloc((size_t)r->n_runners, sizeof *r->runners);
     r->order = pz_calloc((size_t)r->n_runners, sizeof *r->order);
     if (!r->runners || !r->order) return PZ_NOMEM(err);
@@ -188,6 +206,7 @@ static pz_status set_up(race *r, const pz_measure_norm_spec *spec, pz_measure_no
         u->n = &r->n;
         u->own.serial = (i - r->n_cases) & 1;
         u->own.gemm = i - r->n_cases >= 2;
+        u->own.shared = i - r->n_cases >= 4;
         u->c = i < r->n_cases ? &cases[i] : &u->own;
         PZ_TRY(prepare(u, err));
     }
@@ -209,8 +228,7 @@ static pz_status run(race *r, const pz_measure_norm_spec *spec, pz_measure_norm_
         if (progress) progress(user, round + 1, spec->rounds);
     }
     for (int i = 0; i < r->n_cases; i++) {
-        int kind = 2 * (cases[i].gemm != 0) + (cases[i].serial != 0);
-        const pz_measure_times *plain = &r->runners[r->n_cases + kind].own.norm;
+        const pz_measure_times *plain = &r->runners[r->n_cases + plain_kind(&cases[i])].own.norm;
         if (plain->n != cases[i].norm.n) continue;
         for (int s = 0; s < plain->n; s++) cases[i].added.samples[s] = cases[i].norm.samples[s] - plain->samples[s];
         cases[i].added.n = plain->n;
