@@ -135,9 +135,13 @@ static const char *ring_fault(const pz_gemm_config *c, int tile_m, const pz_gemm
     if (r->x_slots > r->w_slots || r->w_slots > blocks) return "slots that nothing comes to";
     /* who holds a chunk waits for the next one */
     if (r->x_slots < blocks && r->x_slots < 4) return "a warpgroup waits for a slot that it holds";
-    int halves = pz_gemm_wide_halves(tile_m, s->accum, c->tile_n / 64 * c->warps);
-    if (c->tile_n / 64 * c->warps * halves > 3) return "more warpgroups than there are registers for";
-    if (halves > 1 && (c->warps > 1 || tile_m % (8 * halves))) return "halves of a tile that cannot be halved";
+    int groups = c->tile_n / 64 * c->warps, halves = pz_gemm_wide_halves(tile_m, s->accum, groups);
+    if (halves != (tile_m == 128 && groups == 1 && s->accum == PZ_ACCUM_FIXED ? 2 : 1))
+        return "one warpgroup of 128 fixed sums is two of 64, and no other is";
+    /* an SM has 65536 registers, and a block of the norm takes 16384 of them */
+    if (pz_gemm_wide_threads(groups, halves) * PZ_GEMM_WIDE_REGISTERS(tile_m / halves, s->accum == PZ_ACCUM_FIXED) >
+        49152)
+        return "no registers are left for the norm";
     /* Of 32 barriers: from a unit to its next, a warpgroup does not see those of the others. A lap behind, a barrier's
      * two phases look alike. */
     if (r->w_slots > 24 || r->w_slots >= 32 - 2 * unit * (c->warps - 1)) return "a barrier is used again too early";
@@ -303,7 +307,7 @@ static void test_neighbours(void **state) {
                 pz_gemm_config v[PZ_MAX_NEIGHBOURS + 1], mark;
                 memset(&mark, 0x55, sizeof mark);
                 v[PZ_MAX_NEIGHBOURS] = mark;
-                int steps = pz_gemm_neighbours(&s, &c[a].config, v);
+                int steps = pz_gemm_neighbours(&d, &s, &c[a].config, v);
                 assert_in_range(steps, 0, PZ_MAX_NEIGHBOURS);
                 assert_true(same(&v[PZ_MAX_NEIGHBOURS], &mark));
                 for (int k = 0; k < steps; k++) {
@@ -318,12 +322,13 @@ static void test_neighbours(void **state) {
         }
     static const pz_gemm_config from[] = {{176, 10, PZ_GEMM_SKINNY, 1, 0, 1}, {64, 4, PZ_GEMM_WIDE, 1, 0, 1}},
                                 to[] = {{240, 11, PZ_GEMM_SKINNY, 1, 0, 1}, {192, 12, PZ_GEMM_WIDE, 1, 0, 1}};
+    pz_device d = gpu(132);
     pz_gemm_shape s = shape(2112, 7168, 1);
     for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
         pz_gemm_config at = from[i], v[PZ_MAX_NEIGHBOURS];
         int walked = 0;
         for (; !same(&at, &to[i]) && walked < 4; walked++) {
-            int steps = pz_gemm_neighbours(&s, &at, v), best = 0;
+            int steps = pz_gemm_neighbours(&d, &s, &at, v), best = 0;
             for (int k = 0; k < steps; k++)
                 if (abs(v[k].tile_n - to[i].tile_n) + abs(v[k].split - to[i].split) + abs(v[k].warps - to[i].warps) <
                     abs(v[best].tile_n - to[i].tile_n) + abs(v[best].split - to[i].split) +
@@ -334,7 +339,7 @@ static void test_neighbours(void **state) {
         assert_true(same(&at, &to[i]));
     }
     pz_gemm_config v[PZ_MAX_NEIGHBOURS], none = {.family = PZ_GEMM_CUBLASLT, .split = 1, .stages = 2};
-    assert_int_equal(pz_gemm_neighbours(&s, &none, v), 0);
+    assert_int_equal(pz_gemm_neighbours(&d, &s, &none, v), 0);
 }
 
 /* The depths are tried on the best of each family. */

@@ -113,7 +113,7 @@ void pz_tune_near(const pz_tune_plan *plan, const pz_gemm_shape *shape, const pz
     pz_gemm_config to[SEEDS][PZ_MAX_NEIGHBOURS];
     int n = find_seeds(measured, seeds), steps[SEEDS], most = step_most[step] / (plan->quick ? 3 : 1);
     out->n = out->tried = 0;
-    for (int s = 0; s < n; s++) steps[s] = pz_gemm_neighbours(shape, seeds[s], to[s]);
+    for (int s = 0; s < n; s++) steps[s] = pz_gemm_neighbours(plan->dev, shape, seeds[s], to[s]);
     for (int i = 0; i < PZ_MAX_NEIGHBOURS; i++)
         for (int s = 0; s < n; s++)
             if (i < steps[s] && !has(measured, strategy_on(&to[s][i]), &to[s][i]))

@@ -82,8 +82,8 @@ static bool wide_layout(const pz_gemm_shape *s, const pz_gemm_config *c, layout 
     l->stages = at.w_slots / 2;
     l->smem = at.smem;
     int halves = pz_gemm_wide_halves(l->rows, s->accum, groups);
-    l->per_sm = blocks_per_sm(l->smem, 128 * groups * halves + 32,
-                              l->rows / halves > 64 && groups < PZ_GEMM_MAX_GROUPS ? 168 : 112);
+    l->per_sm = blocks_per_sm(l->smem, pz_gemm_wide_threads(groups, halves),
+                              PZ_GEMM_WIDE_REGISTERS(l->rows / halves, s->accum == PZ_ACCUM_FIXED));
     return true;
 }
 
@@ -466,6 +466,7 @@ int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gem
 
 /* ---- one step away ---- */
 typedef struct steps {
+    const pz_device *dev;
     const pz_gemm_shape *shape;
     const pz_gemm_config *from;
     pz_gemm_config *at;
@@ -530,16 +531,18 @@ static void step_warps(steps *t) {
 /* Rings one chunk longer or shorter, and as long as fit, once or twice on an SM. */
 static void step_stages(steps *t, const layout *l) {
     const pz_gemm_config *c = t->from;
-    int half = half_stages(t->shape, c);
     if (c->family != PZ_GEMM_WIDE) return;
+    /* as few blocks as SMs are one each anyway */
+    int half = count_blocks(t->shape, c, l->rows) > t->dev->units ? half_stages(t->shape, c) : 0;
     if (c->stages) step_to(t, c->tile_n, c->warps, c->split, 0);
     if (half) step_to(t, c->tile_n, c->warps, c->split, half);
     if (l->stages > 1) step_to(t, c->tile_n, c->warps, c->split, (int)l->stages - 1);
     if (l->stages == c->stages) step_to(t, c->tile_n, c->warps, c->split, c->stages + 1);
 }
 
-int pz_gemm_neighbours(const pz_gemm_shape *shape, const pz_gemm_config *c, pz_gemm_config out[PZ_MAX_NEIGHBOURS]) {
-    steps t = {.shape = shape, .from = c, .at = out};
+int pz_gemm_neighbours(const pz_device *dev, const pz_gemm_shape *shape, const pz_gemm_config *c,
+                       pz_gemm_config out[PZ_MAX_NEIGHBOURS]) {
+    steps t = {.dev = dev, .shape = shape, .from = c, .at = out};
     layout l;
     if (!lay_out(shape, c, &l)) return 0;
     step_splits(&t);

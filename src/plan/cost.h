@@ -34,7 +34,8 @@ int pz_gemm_candidates(const pz_device *dev, const pz_gemm_shape *shape, pz_gemm
 int pz_gemm_variants(const pz_gemm_shape *shape, const pz_gemm_config *config, pz_gemm_config out[PZ_MAX_VARIANTS]);
 /* Distinct geometries one step away that the kernels take too: other tiles, splits, warps, stages; split if this one
  * is. The depth stays where the ring is as long. Returns how many. */
-int pz_gemm_neighbours(const pz_gemm_shape *shape, const pz_gemm_config *config, pz_gemm_config out[PZ_MAX_NEIGHBOURS]);
+int pz_gemm_neighbours(const pz_device *dev, const pz_gemm_shape *shape, const pz_gemm_config *config,
+                       pz_gemm_config out[PZ_MAX_NEIGHBOURS]);
 /* Candidates as text, one a line (pz_free). */
 pz_status pz_gemm_candidates_text(const pz_device *dev, const pz_gemm_shape *shape, char **out, pz_error *err);
 /* "skinny tile_n 64, split 4, warps 2, stages 0, depth 1" */

@@ -15,7 +15,7 @@ enum {
     PZ_GEMM_MAX_SLOTS = 9,      /* their chunks of a warp in shared memory */
     PZ_GEMM_SMEM = 231424,      /* bytes of shared memory that one of their launches may ask for, */
     PZ_GEMM_WIDE_SMEM = 231040, /* and one of wide: an SM has as much left as a block of the norm takes */
-    PZ_GEMM_ALONE = 122880,     /* with which it has an SM for itself */
+    PZ_GEMM_ALONE = 122880,     /* two blocks that ask for so much are not on one SM */
     PZ_GEMM_MAX_GROUPS = 3,     /* warpgroups of a block of wide, */
     PZ_GEMM_WIDE_HEAD = 1280,   /* bytes of its shared memory that are no ring, at most, */
     PZ_GEMM_BARRIERS = 32,      /* its barriers, one for a block of 64 k whatever the slot, */
@@ -86,8 +86,15 @@ static inline int pz_gemm_wide_halves(int rows, pz_accum accum, int64_t groups) 
     return accum == PZ_ACCUM_FIXED && rows == 128 && groups == 1 ? 2 : 1;
 }
 
+/* Wide: threads of a block, and the most registers of one whose warpgroup has so many rows. Together they leave room
+ * for a block of the norm, 512 threads of 32. */
+static inline int pz_gemm_wide_threads(int64_t groups, int halves) {
+    return 128 * (int)groups * halves + 32;
+}
+#define PZ_GEMM_WIDE_REGISTERS(rows, fixed) ((fixed) && (rows) == 128 ? 168 : 112)
+
 /* Wide: rings of w and x, 64 k a slot; sums take their place. What lies behind both, the barriers among it, is never
- * overwritten: the hardware that counts their arrivals may write them back at any time. */
+ * overwritten: memory that has been a barrier must be invalidated (mbarrier.inval) before it is anything else. */
 typedef struct pz_gemm_rings {
     int w_slots, x_slots, w_bytes, x_bytes; /* bytes of one slot */
     int64_t head, smem;                     /* where the barriers begin, and where all ends */

@@ -32,11 +32,12 @@ struct wide_params {
 struct shared_head {
     uint64_t w_full[BARRIERS], x_full[BARRIERS], done[BARRIERS / BLOCKS]; /* done: of a chunk, by warps */
     uint64_t norms;                                                       /* x_inv is there */
-    float x_inv[128];
+    alignas(16) float x_inv[128];
     int flag;
 };
 
 static_assert(sizeof(shared_head) <= PZ_GEMM_WIDE_HEAD, "what the layout leaves for it");
+static_assert(2 * (PZ_GEMM_ALONE + 1024) > 228 * 1024, "more than an SM has, with what it keeps of each block");
 
 /* The part of a tile's chunks that one block has. */
 struct work {
@@ -283,7 +284,7 @@ __device__ __forceinline__ void put(const wide_params &p, const work &w, const p
     }
 }
 
-template <int N, int Groups, typename Sum>
+template <int N, typename Sum>
 __device__ __forceinline__ void consume(const wide_params &p, const work &w, shared_head *h, uint32_t ring, Sum *sums) {
     const int groups = p.columns * p.shares * p.halves, index = __shfl_sync(~0u, threadIdx.x / 128, 0),
               half = index % p.halves, column = index / p.halves % p.columns, share = index / (p.halves * p.columns);
@@ -323,14 +324,9 @@ __device__ __forceinline__ void consume(const wide_params &p, const work &w, sha
     pz_output_end<Sum>(p.out, w.tile, g, &h->flag);
 }
 
-/* Registers a thread that let a block of the norm (512 threads of 32) live beside this one. */
-constexpr int registers(int groups) {
-    return groups < PZ_GEMM_MAX_GROUPS ? 168 : 112;
-}
-
-/* N: rows of x of a warpgroup. Groups: most warpgroups that multiply. */
-template <int N, int Groups, typename Sum>
-__global__ void __maxnreg__(registers(Groups)) wide(const __grid_constant__ wide_params p) {
+/* N: rows of x of a warpgroup. */
+template <int N, typename Sum>
+__global__ void __maxnreg__(PZ_GEMM_WIDE_REGISTERS(N, !((Sum)0.5f))) wide(const __grid_constant__ wide_params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
     extern __shared__ __align__(1024) unsigned char smem[];
     shared_head *h = (shared_head *)(smem + p.head);
@@ -355,20 +351,17 @@ __global__ void __maxnreg__(registers(Groups)) wide(const __grid_constant__ wide
         pz_wait();
         return;
     }
-    consume<N, Groups, Sum>(p, w, h, at(smem), (Sum *)smem);
+    consume<N, Sum>(p, w, h, at(smem), (Sum *)smem);
 #endif
 }
 
 typedef void (*wide_kernel)(const wide_params);
-template <typename Sum> wide_kernel choose(int rows, int groups) {
-    if (rows == 8) return wide<8, 3, Sum>;
-    if (rows == 16) return wide<16, 3, Sum>;
-    if (rows == 32) return wide<32, 3, Sum>;
-    if (rows == 64) return wide<64, 3, Sum>;
-    if constexpr (!(Sum)0.5f)
-        return wide<128, 2, Sum>; /* pz_gemm_wide_rows: three groups have 64 rows in a tile */
-    else
-        return groups < 3 ? wide<128, 2, Sum> : wide<128, 3, Sum>;
+template <typename Sum> wide_kernel choose(int rows) {
+    return rows == 8    ? wide<8, Sum>
+           : rows == 16 ? wide<16, Sum>
+           : rows == 32 ? wide<32, Sum>
+           : rows == 64 ? wide<64, Sum>
+                        : wide<128, Sum>;
 }
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -454,14 +447,15 @@ extern "C" pz_status pz_gemm_wide_run(const pz_gemm_launch *l, pz_error *err) {
     PZ_TRY(geometry(l, &p, &smem, err));
     PZ_TRY(make_map(&p.w, a->w, a->ldw, a->n, a->k, l->config.tile_n, err));
     PZ_TRY(make_map(&p.x, a->x, a->ldx, a->m, a->k, l->tile_m, err));
-    const int groups = p.columns * p.shares * p.halves, rows = l->tile_m / p.halves;
-    wide_kernel kernel = a->accum == PZ_ACCUM_FIXED ? choose<int>(rows, groups) : choose<float>(rows, groups);
+    const int rows = l->tile_m / p.halves;
+    wide_kernel kernel = a->accum == PZ_ACCUM_FIXED ? choose<int>(rows) : choose<float>(rows);
     PZ_CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PZ_GEMM_SMEM),
                 err);
-    dim3 grid(l->tiles_n, l->config.split, l->tiles_m), block(128 * groups + 32);
-    int units;
-    PZ_TRY(pz_cuda_attribute(cudaDevAttrMultiProcessorCount, &units, err));
+    dim3 grid(l->tiles_n, l->config.split, l->tiles_m),
+        block(pz_gemm_wide_threads((int64_t)p.columns * p.shares, p.halves));
+    int sms;
+    PZ_TRY(pz_cuda_attribute(cudaDevAttrMultiProcessorCount, &sms, err));
     /* beside a block of this GEMM there would be one of the next, before the norm that it waits for */
-    if ((int64_t)grid.x * grid.y * grid.z <= units && smem < PZ_GEMM_ALONE) smem = PZ_GEMM_ALONE;
+    if ((int64_t)grid.x * grid.y * grid.z <= sms && smem < PZ_GEMM_ALONE) smem = PZ_GEMM_ALONE;
     return pz_cuda_launch(kernel, grid, block, smem, (cudaStream_t)a->stream, a->dependent != 0, "gemm", err, p);
 }

@@ -76,7 +76,8 @@ static void collect_near(search *s) {
     pz_gemm_config to[PZ_MAX_NEIGHBOURS], depths[PZ_MAX_VARIANTS];
     for (int i = 0; i < s->n; i++) {
         const pz_gemm_config *from = &s->at[i].entry.used;
-        int n = pz_gemm_neighbours(&shape, from, to), variants = pz_gemm_variants(&shape, from, depths);
+        int n = pz_gemm_neighbours(&s->bench->device, &shape, from, to),
+            variants = pz_gemm_variants(&shape, from, depths);
         for (int k = 0; k < n; k++) add(s, &to[k]);
         for (int k = 0; k < variants; k++) add(s, &depths[k]);
     }
