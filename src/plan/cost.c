@@ -163,6 +163,8 @@ static double launch_time(const pz_device *dev, const pz_gemm_shape *s, const pz
     double products = (double)c->tile_n / 16 * (skinny || row_groups > 4 ? row_groups : 4) * (double)k / 16;
     if (is_few(c)) products *= late_products;
     double work = busiest * (x / l2_bytes + products / (skinny ? mmas : wgmmas));
+    /* of a part longer than its ring, what is loaded before x can be; the rest is multiplied as it comes */
+    if (!is_few(c) && l.stages < l.part) work *= (double)l.stages / (double)l.part;
     return launch_us + read + work + after_reading(c, &l, row_groups) + wave_us * (waves - 1);
 }
 

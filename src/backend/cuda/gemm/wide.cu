@@ -21,7 +21,7 @@ enum { CHUNK = PZ_GEMM_CHUNK, BLOCK = 64, BLOCKS = CHUNK / BLOCK, ROWS = 64, BAR
 struct wide_params {
     CUtensorMap w, x;
     pz_gemm_output out;
-    int columns, shares, halves, depth;       /* halves: warpgroups that have N rows each of a tile */
+    int columns, shares, halves, depth;       /* halves: warpgroups with N rows each of a tile; 2 with one share */
     int chunks, unit;                         /* of K; chunks of a unit */
     int part, longer;                         /* units of a part, and how many parts have one more */
     int w_stages, x_stages, w_bytes, x_bytes; /* blocks of 64 k, bytes of one */
