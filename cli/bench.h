@@ -62,7 +62,7 @@ json_t *bench_json(const bench_gemm *b); /* NULL: out of memory */
 char *bench_html(const bench_gemm *b);   /* free with free; NULL: out of memory */
 
 /* ---- norms ---- */
-/* What is measured at every batch: label, rider, late, serial, x_norm, gemm. */
+/* What is measured at every batch: label, rider, late, serial, x_norm, gemm, shared. */
 #define BENCH_NORM_TABLE(X)                             \
     X("alone, serial", 0, 0, 1, 0, 0, 0)                \
     X("alone", 0, 0, 0, 0, 0, 0)                        \

@@ -163,7 +163,7 @@ static double launch_time(const pz_device *dev, const pz_gemm_shape *s, const pz
     double products = (double)c->tile_n / 16 * (skinny || row_groups > 4 ? row_groups : 4) * (double)k / 16;
     if (is_few(c)) products *= late_products;
     double work = busiest * (x / l2_bytes + products / (skinny ? mmas : wgmmas));
-    /* of a part longer than its ring, what is loaded before x can be; the rest is multiplied as it comes */
+    /* what the ring does not hold when x comes is multiplied while it is read */
     if (!is_few(c) && l.stages < l.part) work *= (double)l.stages / (double)l.part;
     return launch_us + read + work + after_reading(c, &l, row_groups) + wave_us * (waves - 1);
 }
@@ -187,12 +187,14 @@ static pz_gemm_config with_depth(const pz_gemm_config *c, const layout *l, int d
     return out;
 }
 
-/* Chunks that leave room for a second block on the SM; 0: a block leaves it anyway, or registers do not. */
-static int half_stages(const pz_gemm_shape *s, const pz_gemm_config *c) {
+/* Chunks that leave room for a second block on the SM; 0: there is none, a block leaves it anyway, or registers do not.
+ */
+static int half_stages(const pz_device *dev, const pz_gemm_shape *s, const pz_gemm_config *c) {
     pz_gemm_config half = *c;
     layout l;
     half.stages = 0;
     if (c->family != PZ_GEMM_WIDE || !lay_out(s, &half, &l) || l.smem <= HALF_SMEM) return 0;
+    if (count_blocks(s, c, l.rows) <= dev->units) return 0;
     half.stages = (HALF_SMEM - PZ_GEMM_WIDE_HEAD) / (256 * (c->tile_n + l.rows));
     return half.stages && lay_out(s, &half, &l) && l.per_sm > 1 ? half.stages : 0;
 }
@@ -200,9 +202,8 @@ static int half_stages(const pz_gemm_shape *s, const pz_gemm_config *c) {
 static void visit_stages(const pz_device *dev, const pz_gemm_shape *s, pz_gemm_config c, visit_fn fn, void *ctx) {
     layout l;
     for (int i = 0; i < 2; i++) {
-        if (i > 0 && (c.stages = half_stages(s, &c)) == 0) return;
+        if (i > 0 && (c.stages = half_stages(dev, s, &c)) == 0) return;
         if (!lay_out(s, &c, &l)) return;
-        if (i > 0 && count_blocks(s, &c, l.rows) <= dev->units) return;
         pz_gemm_config first = with_depth(&c, &l, is_few(&c) ? few_depths[0] : wide_depths[0]);
         fn(ctx, &first);
     }
@@ -533,9 +534,8 @@ static void step_warps(steps *t) {
 /* Rings one chunk longer or shorter, and as long as fit, once or twice on an SM. */
 static void step_stages(steps *t, const layout *l) {
     const pz_gemm_config *c = t->from;
+    int half = half_stages(t->dev, t->shape, c);
     if (c->family != PZ_GEMM_WIDE) return;
-    /* as few blocks as SMs are one each anyway */
-    int half = count_blocks(t->shape, c, l->rows) > t->dev->units ? half_stages(t->shape, c) : 0;
     if (c->stages) step_to(t, c->tile_n, c->warps, c->split, 0);
     if (half) step_to(t, c->tile_n, c->warps, c->split, half);
     if (l->stages > 1) step_to(t, c->tile_n, c->warps, c->split, (int)l->stages - 1);
